@@ -15,7 +15,7 @@ SOAK_TIMEOUT ?= 2h
 export GO STATICCHECK GOVULNCHECK
 export PATH := $(dir $(GO)):$(PATH)
 
-# Package hotstart/around has the entry.
+# Package internal/hotstart/around has the entry.
 .PHONY: build
 build: go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
@@ -68,10 +68,10 @@ SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generat
 	$(foreach p,blastp blastx tblastn tblastx,Queries/$(p))
 .PHONY: soak-blast
 soak-blast: setup-test
-	$(GO) test -c -o bin/search.test ./blast/search
-	cd blast/search && PREMIX_SOAK=blast ../../bin/search.test -test.v -test.run TestStartOnce
-	cd blast/search && for p in $(SOAK_BLAST); do echo "== $$p"; \
-		PREMIX_SOAK=blast ../../bin/search.test -test.v -test.timeout 90m -test.run "TestConformance$${p/\//$$/^}$$" || exit 1; done
+	$(GO) test -c -o bin/search.test ./internal/blast/search
+	cd internal/blast/search && PREMIX_SOAK=blast ../../../bin/search.test -test.v -test.run TestStartOnce
+	cd internal/blast/search && for p in $(SOAK_BLAST); do echo "== $$p"; \
+		PREMIX_SOAK=blast ../../../bin/search.test -test.v -test.timeout 90m -test.run "TestConformance$${p/\//$$/^}$$" || exit 1; done
 
 # containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
 # tests; Kubernetes' own types, and a real API server, on what is in dist; and the
@@ -81,11 +81,11 @@ soak-blast: setup-test
 .PHONY: conformance
 conformance: go
 	@scripts/setup.sh containerd kubernetes
-	cd image/snapshotter/conformance && $(GO) test -count=1 . && $(GO) test -count=1 -modfile=go-1.6.mod .
+	cd internal/image/snapshotter/conformance && $(GO) test -count=1 . && $(GO) test -count=1 -modfile=go-1.6.mod .
 	cd dist/containerd && $(GO) test -count=1 .
-	$(GO) test -count=1 ./internal/kubebox ./engine/kubernetes
+	$(GO) test -count=1 ./internal/testkit/kubetest ./internal/engine/kubernetes
 	$(GO) test -count=1 -run 'TestKubernetes$$' ./cmd/premix
-	PREMIX_CONFORMANCE=1 $(GO) test -count=1 -run 'TestKubelet$$' ./image/snapshotter
+	PREMIX_CONFORMANCE=1 $(GO) test -count=1 -run 'TestKubelet$$' ./internal/image/snapshotter
 
 .PHONY: lint
 lint: go

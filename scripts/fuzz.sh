@@ -3,7 +3,7 @@
 # many inputs each has tried. Exits 1 when one of them found something: Go has written the
 # input to testdata/fuzz of its package then, where every later test tries it again.
 #
-#   scripts/fuzz.sh [PACKAGE...]     ./store/tree, say; default: all packages
+#   scripts/fuzz.sh [PACKAGE...]     ./internal/store/tree, say; default: all packages
 #
 # FUZZ_TIME is the time of each target (10s), FUZZ_WORKERS how many inputs are tried at
 # once (2), FUZZ_ONLY a regular expression of names of targets.

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 func main() {

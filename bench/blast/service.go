@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 // round is one measurement of a search for all queries.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 func testBenchmark(t *testing.T, human io.Writer) *benchmark {

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // lab is the work directory, with the files that this benchmark makes in it.

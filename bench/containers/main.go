@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 func main() {

@@ -7,11 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // place is the place where a workload is measured.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // contender is one way to have images on a node.

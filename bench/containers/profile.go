@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // usualProfile is the profile that a node fetches ahead by default.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // trace is a file with the requests to the server in one repetition and their times. It

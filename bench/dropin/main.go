@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 // commands are commands in the form that pipelines use. $R is the directory of indexes.

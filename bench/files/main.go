@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 //go:embed peers/walk.c

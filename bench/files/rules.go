@@ -18,9 +18,9 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"premix/files"
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/files"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 // groupRows is the number of rows of a row group, as in a scan.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 // tierWrites writes small files into a directory, and then through a mount of tiers whose

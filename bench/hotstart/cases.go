@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/hotstart"
-	"premix/recipe"
+	"premix/internal/hotstart"
+	"premix/internal/recipe"
 )
 
 // benchCase is one tool with one reference.

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 // benchmark is one execution of this program.

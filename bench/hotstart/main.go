@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart"
-	"premix/internal/figures"
-	"premix/internal/lock"
+	"premix/internal/hotstart"
+	"premix/internal/kit/lock"
+	"premix/internal/testkit/figures"
 )
 
 func main() {

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart"
-	"premix/internal/quantile"
+	"premix/internal/hotstart"
+	"premix/internal/kit/quantile"
 )
 
 // variant is one of the compared kinds of start.

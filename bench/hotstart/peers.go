@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
+	"premix/internal/testkit/figures"
 )
 
 //go:embed fork/fork.c

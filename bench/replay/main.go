@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 //go:embed peer.py

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 func testLab(t *testing.T) *lab {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/netrelay"
+	"premix/internal/testkit/netrelay"
 )
 
 // contender is one way to have a tree on a node.

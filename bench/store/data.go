@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // tree is a directory that contenders show.

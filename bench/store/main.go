@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/workbench"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 func main() {

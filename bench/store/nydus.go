@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // nydus is nydusd with its FUSE file system and the registry as its backend. Each mount

@@ -13,11 +13,11 @@ import (
 	"strconv"
 	"strings"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // Counts for random operations, and for operations on a part of the files.

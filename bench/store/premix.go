@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // premixMount is premix itself, by its command line, with a new node for each repetition.

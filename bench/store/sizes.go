@@ -6,9 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"premix/internal/figures"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 // sizes measures the space that three successive versions of one image occupy.

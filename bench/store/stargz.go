@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // stargz is the FUSE file system of containerd's stargz-snapshotter. Its program is built

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // startCase is a command that is started in a root.

@@ -7,11 +7,11 @@ import (
 	"os"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 func now() time.Time                { return time.Now() }

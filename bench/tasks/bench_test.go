@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/figures"
+	"premix/internal/testkit/figures"
 )
 
 // The loop and the peers that are there run a command as often as they are told.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"premix/internal/slurmbox"
+	"premix/internal/testkit/slurmtest"
 )
 
 //go:embed peers/loop.c
@@ -143,9 +143,9 @@ func (b *benchmark) contenders() (list []contender, end func(), err error) {
 		cmd.Dir = b.work
 		return b.finish(cmd)
 	})
-	var box *slurmbox.Box
+	var box *slurmtest.Box
 	add("slurm", func() error {
-		if list := slurmbox.Missing(false); len(list) > 0 {
+		if list := slurmtest.Missing(false); len(list) > 0 {
 			return fmt.Errorf("there is no %s", strings.Join(list, ", "))
 		}
 		dir, err := os.MkdirTemp("", "box")
@@ -153,7 +153,7 @@ func (b *benchmark) contenders() (list []contender, end func(), err error) {
 			return err
 		}
 		end = func() { _ = os.RemoveAll(dir) }
-		box, err = slurmbox.Start(dir, slurmbox.Options{Nodes: 1, CPUs: b.cores})
+		box, err = slurmtest.Start(dir, slurmtest.Options{Nodes: 1, CPUs: b.cores})
 		if err == nil {
 			end = func() {
 				if err := box.Stop(); err != nil {

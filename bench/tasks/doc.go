@@ -27,7 +27,7 @@
 //	          needs, and how long premix task ls and why take while they run
 //	kubernetes
 //	          tasks through premix, and the same as one Job with a pod for each, on a
-//	          control plane of its own (package kubebox) with four nodes; only where it
+//	          control plane of its own (package kubetest) with four nodes; only where it
 //	          is named and scripts/setup.sh kubernetes has built it
 //	workflow  a Nextflow workflow with the executor slurm on a Slurm that is started for
 //	          it: directly, with premix slurm-shim before it, and with premix slurm-shim

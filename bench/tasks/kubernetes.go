@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"premix/internal/figures"
-	"premix/internal/kubebox"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/kubetest"
 )
 
 // kubernetes measures premix beside one pod a task, on a separate control plane.
 func (b *benchmark) kubernetes(results *figures.Results) error {
-	if missing := kubebox.Missing(); missing != "" {
+	if missing := kubetest.Missing(); missing != "" {
 		fmt.Println("kubernetes is left out:", missing)
 		return nil
 	}
@@ -30,18 +30,18 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	box, err := kubebox.Start(b.ctx, dir)
+	box, err := kubetest.Start(b.ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer box.Close()
-	nodes := kubebox.Nodes{Names: []string{"n1", "n2", "n3", "n4"}, Cores: 4, Memory: "16Gi"}
+	nodes := kubetest.Nodes{Names: []string{"n1", "n2", "n3", "n4"}, Cores: 4, Memory: "16Gi"}
 	if _, err := box.StartKubelet(b.ctx, nodes); err != nil {
 		return err
 	}
 	contenders := []struct {
 		name string
-		run  func(*kubebox.Box, string) error
+		run  func(*kubetest.Box, string) error
 	}{{"premix", b.packed}, {"pods", b.podEach}}
 	wall, cpu := make(map[string][]float64), make(map[string][]float64)
 	for range min(b.reps, 3) {
@@ -84,14 +84,14 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 		rows = append(rows, []string{c.name, figures.Seconds(w), fmt.Sprintf("%.0f", float64(b.pods)/w), figures.Seconds(p)})
 	}
 	results.Table(fmt.Sprintf("%s: %d tasks `true`, Kubernetes %s, 4 nodes of a standin kubelet; premix is %s faster, with %s less CPU time of the control plane; medians of %d",
-		name, b.pods, kubebox.Version, figures.Times(figures.Lower(quantile.Median(wall["premix"]), peerWall)),
+		name, b.pods, kubetest.Version, figures.Times(figures.Lower(quantile.Median(wall["premix"]), peerWall)),
 		figures.Times(figures.Lower(quantile.Median(cpu["premix"]), peerCPU)), len(wall["pods"])), rows)
 	return nil
 }
 
 // controlPlane returns the CPU time of all programs of a box.
-func controlPlane(box *kubebox.Box) (sum time.Duration, err error) {
-	for _, p := range []string{kubebox.Etcd, kubebox.APIServer, kubebox.Controller, kubebox.Scheduler} {
+func controlPlane(box *kubetest.Box) (sum time.Duration, err error) {
+	for _, p := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.Controller, kubetest.Scheduler} {
 		d, err := box.CPU(p)
 		if err != nil {
 			return 0, err
@@ -102,7 +102,7 @@ func controlPlane(box *kubebox.Box) (sum time.Duration, err error) {
 }
 
 // packed runs the tasks through premix.
-func (b *benchmark) packed(box *kubebox.Box, dir string) error {
+func (b *benchmark) packed(box *kubetest.Box, dir string) error {
 	premix, err := filepath.Abs(b.premix)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (b *benchmark) packed(box *kubebox.Box, dir string) error {
 
 // podEach runs the tasks as one Job with a pod for each. The nodes limit how many pods
 // run at once.
-func (b *benchmark) podEach(box *kubebox.Box, _ string) error {
+func (b *benchmark) podEach(box *kubetest.Box, _ string) error {
 	n, mode, no := int32(b.pods), batchv1.IndexedCompletion, false
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "each"}, Spec: batchv1.JobSpec{
 		Completions: &n, Parallelism: &n, CompletionMode: &mode,
@@ -150,7 +150,7 @@ func (b *benchmark) podEach(box *kubebox.Box, _ string) error {
 }
 
 // clear removes all Jobs and waits until their pods are gone.
-func (b *benchmark) clear(box *kubebox.Box) error {
+func (b *benchmark) clear(box *kubetest.Box) error {
 	jobs := &batchv1.JobList{}
 	if err := box.Client.List(b.ctx, box.Client.Batch, "default", "jobs", metav1.ListOptions{}, jobs); err != nil {
 		return err

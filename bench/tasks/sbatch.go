@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/internal/slurmbox"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/slurmtest"
 )
 
 // sbatch measures how long one sbatch takes, of many in a row: Slurm's own, and premix
@@ -18,7 +18,7 @@ import (
 // their execution. The first sbatch of each row is reported separately, as it starts the
 // worker.
 func (b *benchmark) sbatch(results *figures.Results) (err error) {
-	if list := slurmbox.Missing(false); len(list) > 0 {
+	if list := slurmtest.Missing(false); len(list) > 0 {
 		fmt.Printf("sbatch is left out: there is no %s\n", strings.Join(list, ", "))
 		return nil
 	}
@@ -31,7 +31,7 @@ func (b *benchmark) sbatch(results *figures.Results) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	box, err := slurmbox.Start(dir, slurmbox.Options{})
+	box, err := slurmtest.Start(dir, slurmtest.Options{})
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (b *benchmark) sbatch(results *figures.Results) (err error) {
 }
 
 // submissions returns the time of each sbatch of a row.
-func (b *benchmark) submissions(box *slurmbox.Box, premix, on string) ([]float64, error) {
+func (b *benchmark) submissions(box *slurmtest.Box, premix, on string) ([]float64, error) {
 	program, err := exec.LookPath("sbatch")
 	if err != nil {
 		return nil, err

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/internal/slurmbox"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/slurmtest"
 )
 
 // askEvery is the interval between queries for an array, which does not report its end.
@@ -21,7 +21,7 @@ const askEvery = 2 * time.Second
 // slurm runs /bin/true in a private Slurm of four nodes: packed by premix, and as one
 // array of the same number of jobs.
 func (b *benchmark) slurm(results *figures.Results) (err error) {
-	if list := slurmbox.Missing(b.accounting); len(list) > 0 {
+	if list := slurmtest.Missing(b.accounting); len(list) > 0 {
 		fmt.Printf("slurm is left out: there is no %s\n", strings.Join(list, ", "))
 		return nil
 	}
@@ -34,7 +34,7 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	box, err := slurmbox.Start(dir, slurmbox.Options{Accounting: b.accounting})
+	box, err := slurmtest.Start(dir, slurmtest.Options{Accounting: b.accounting})
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 }
 
 // onSlurm runs the tasks through premix.
-func (b *benchmark) onSlurm(box *slurmbox.Box, premix string) error {
+func (b *benchmark) onSlurm(box *slurmtest.Box, premix string) error {
 	dir := b.path("out-slurm")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (b *benchmark) onSlurm(box *slurmbox.Box, premix string) error {
 }
 
 // array runs a command as one array of count elements.
-func (b *benchmark) array(box *slurmbox.Box, count int, command string) error {
+func (b *benchmark) array(box *slurmtest.Box, count int, command string) error {
 	out, err := box.Run("sbatch", "--parsable", fmt.Sprintf("--array=1-%d", count), "--output=/dev/null", "--wrap", command)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (b *benchmark) array(box *slurmbox.Box, count int, command string) error {
 }
 
 // completed returns an error unless all jobs of an ended array have succeeded.
-func completed(box *slurmbox.Box, id string) error {
+func completed(box *slurmtest.Box, id string) error {
 	other, err := box.Run("squeue", "--noheader", "--states=BOOT_FAIL,CANCELLED,DEADLINE,FAILED,NODE_FAIL,OUT_OF_MEMORY,PREEMPTED,TIMEOUT", "--jobs="+id, "--format=%i %T")
 	if err == nil && other != "" {
 		err = fmt.Errorf("not all jobs succeeded:\n%.1000s", other)

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/internal/slurmbox"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/slurmtest"
 )
 
 // ecosystem returns the path of a workflow manager that scripts/setup.sh ecosystem has
@@ -93,7 +93,7 @@ func (b *benchmark) workflow(results *figures.Results) error {
 		fmt.Printf("workflow is left out: %v\n", err)
 		return nil
 	}
-	if list := slurmbox.Missing(false); len(list) > 0 {
+	if list := slurmtest.Missing(false); len(list) > 0 {
 		fmt.Printf("workflow is left out: there is no %s\n", strings.Join(list, ", "))
 		return nil
 	}
@@ -106,7 +106,7 @@ func (b *benchmark) workflow(results *figures.Results) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: 4, Scheduler: b.scheduler})
+	box, err := slurmtest.Start(dir, slurmtest.Options{Nodes: 4, Scheduler: b.scheduler})
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (b *benchmark) workflow(results *figures.Results) error {
 type cost struct{ wall, own, ctld float64 }
 
 // throughWorkflow runs the workflow once.
-func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, on, config string) (c cost, err error) {
+func (b *benchmark) throughWorkflow(program, premix string, box *slurmtest.Box, on, config string) (c cost, err error) {
 	executor := "slurm"
 	if on == "local" {
 		executor = on

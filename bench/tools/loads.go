@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"premix/internal/workbench"
+	"premix/internal/testkit/workbench"
 )
 
 // loadedSize is the minimum size of a file that counts as data, in bytes.

@@ -20,8 +20,8 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/workbench"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 func main() {

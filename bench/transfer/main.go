@@ -17,11 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/quantile"
-	"premix/internal/workbench"
-	"premix/transfer"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
+	"premix/internal/transfer"
 )
 
 func main() {

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/transfer"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/transfer"
 )
 
 // standingProtocol is compared with the protocols whose servers already run.

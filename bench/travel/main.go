@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/netrelay"
-	"premix/internal/quantile"
-	"premix/internal/units"
-	"premix/internal/workbench"
+	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
+	"premix/internal/testkit/figures"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 func main() {
@@ -40,7 +40,7 @@ var contenders = []string{"full", "cold", "hot", "hot+profile", "hot+profile+all
 func benchMain() error {
 	work := flag.String("work", "bench-work/travel", "`directory` for image, index, snapshot and results")
 	premix := flag.String("premix", "bin/premix", "the premix to measure")
-	builder := flag.String("image", "recipes/image/build.sh", "script that adds an image of Debian packages to a store")
+	builder := flag.String("image", "examples/recipes/image/build.sh", "script that adds an image of Debian packages to a store")
 	reps := flag.Int("reps", 3, "repetitions")
 	bases := flag.Int("bases", 170_000_000, "size of the genome")
 	rate := flag.Int64("rate", 1000, "rate of the link, `Mbit/s`")

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // run is one repetition.

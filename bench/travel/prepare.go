@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"premix/internal/netrelay"
-	"premix/internal/workbench"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
 )
 
 // Sizes of the samples.

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/mountinfo"
-	"premix/watch/collect"
-	"premix/watch/series"
+	"premix/internal/kit/mountinfo"
+	"premix/internal/testkit/figures"
+	"premix/internal/watch/collect"
+	"premix/internal/watch/series"
 )
 
 // collectTasks is the number of watched tasks. One in collectBusy of them does something

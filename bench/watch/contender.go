@@ -15,9 +15,9 @@ import (
 	"strconv"
 	"time"
 
-	"premix/internal/quantile"
-	"premix/watch"
-	"premix/watch/series"
+	"premix/internal/kit/quantile"
+	"premix/internal/watch"
+	"premix/internal/watch/series"
 )
 
 // contend runs premix as a contender.

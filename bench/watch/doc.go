@@ -2,7 +2,7 @@
 // quarter, 137 million points, as many as a monitor of a large cluster collected in three
 // months (Kovatch and others, Big omics data experience, SC15).
 //
-// It measures premix (package watch/series) and Prometheus' storage as a library (see the
+// It measures premix (package internal/watch/series) and Prometheus' storage as a library (see the
 // directory peer), alternating:
 //
 //   - ingest: points a second, from the first point until all are in files that will not
@@ -26,7 +26,7 @@
 //
 // For tasks it measures queries on a day with a million of them.
 //
-// For the collectors (package watch/collect) it measures the part of a core that it takes
+// For the collectors (package internal/watch/collect) it measures the part of a core that it takes
 // to watch this machine once a second and to store the samples; without tasks, and with a
 // thousand in cgroups, of which a quarter does something each second. The first 25 seconds,
 // in which the collectors open files that then stay open, do not count.

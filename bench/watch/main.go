@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
 )
 
 func main() {

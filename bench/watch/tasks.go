@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"premix/internal/figures"
-	"premix/internal/quantile"
-	"premix/watch"
-	"premix/watch/series"
+	"premix/internal/kit/quantile"
+	"premix/internal/testkit/figures"
+	"premix/internal/watch"
+	"premix/internal/watch/series"
 )
 
 // dayTasks is the number of tasks of a day.

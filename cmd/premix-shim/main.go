@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"premix/hotstart/calls"
+	"premix/internal/hotstart/calls"
 )
 
 func main() {

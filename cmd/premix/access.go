@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"premix/internal/access"
-	"premix/internal/exit"
+	"premix/internal/kit/access"
+	"premix/internal/kit/exit"
 )
 
 // accessFlags are the options of every service: its address and the clients it serves.

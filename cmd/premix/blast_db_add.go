@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/internal/units"
+	"premix/internal/blast/database"
+	"premix/internal/kit/units"
 )
 
 func (a *app) blastDBAdd() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/internal/units"
+	"premix/internal/blast/database"
+	"premix/internal/kit/units"
 )
 
 // databaseRow is the JSON form of a database. Sizes are in bytes.

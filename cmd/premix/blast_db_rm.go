@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
+	"premix/internal/blast/database"
 )
 
 // removedDatabaseRow is a database that was removed.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"premix/internal/exit"
+	"premix/internal/kit/exit"
 	"strings"
 	"testing"
 	"time"

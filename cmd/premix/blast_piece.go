@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/blast/search"
-	"premix/engine/kubernetes"
-	"premix/engine/pack"
-	"premix/engine/queue"
+	"premix/internal/blast/database"
+	"premix/internal/blast/search"
+	"premix/internal/engine/kubernetes"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
 )
 
 // blastPiece is the command of the tasks of a search on other machines.
@@ -49,7 +49,7 @@ func (a *app) blastPiece() *cobra.Command {
 
 // elsewhere configures a search to run on the nodes of an engine.
 func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err error) {
-	var o pack.Options
+	var o pilot.Options
 	eng, err := s.engine.open(&o)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 
 // programThere returns the path of premix where an engine runs tasks: the same path on the
 // nodes of a batch system, another one in an image.
-func programThere(eng pack.Engine, o *pack.Options) (string, error) {
+func programThere(eng pilot.Engine, o *pilot.Options) (string, error) {
 	if eng.Name() != kubernetes.Name {
 		return os.Executable()
 	}
@@ -91,7 +91,7 @@ func programThere(eng pack.Engine, o *pack.Options) (string, error) {
 }
 
 // pieces runs a task for each part of a search.
-func (a *app) pieces(eng pack.Engine, o pack.Options, self string, p search.Pieces) error {
+func (a *app) pieces(eng pilot.Engine, o pilot.Options, self string, p search.Pieces) error {
 	q, err := queue.Open(filepath.Join(p.Dir, "tasks"), version, true)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *app) pieces(eng pack.Engine, o pack.Options, self string, p search.Piec
 		return err
 	}
 	if o.Jobs == 0 {
-		o.Jobs = min(p.Count, pack.DefaultJobs)
+		o.Jobs = min(p.Count, pilot.DefaultJobs)
 	}
 	if o.Cores < p.Threads {
 		o.Cores = p.Threads

@@ -5,9 +5,9 @@ import (
 	"os"
 	"strings"
 
-	"premix/blast/database"
-	"premix/store"
-	"premix/store/tree"
+	"premix/internal/blast/database"
+	"premix/internal/store"
+	"premix/internal/store/tree"
 )
 
 // blastPublisher returns the publisher of a database, or nil if no store is named. It

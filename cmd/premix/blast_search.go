@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/blast/search"
+	"premix/internal/blast/database"
+	"premix/internal/blast/search"
 )
 
 // blastSearches returns the commands of the programs that search.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/blast/service"
-	"premix/internal/access"
-	"premix/internal/bounded"
+	"premix/internal/blast/database"
+	"premix/internal/blast/service"
+	"premix/internal/kit/access"
+	"premix/internal/kit/bounded"
 )
 
 // blastConnections is the largest number of connections of a server. A quarter of them may

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"premix/internal/exit"
-	"premix/internal/slurmbox"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/slurmtest"
 )
 
 // someGenes are sequences, and queries that are pieces of every tenth, q3 to q33.
@@ -34,7 +34,7 @@ func TestBlastOnSlurm(t *testing.T) {
 	if _, err := exec.LookPath("blastn"); err != nil {
 		t.Skip("blastn is not installed: scripts/setup.sh test")
 	}
-	s := newSlurmScene(t, slurmbox.Options{})
+	s := newSlurmScene(t, slurmtest.Options{})
 	fasta, queries := someGenes()
 	s.write(t, "db.fa", fasta)
 	s.write(t, "q.fa", queries)

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/internal/units"
+	"premix/internal/blast/database"
+	"premix/internal/kit/units"
 )
 
 // warmRow is a database that was made resident.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/exit"
-	"premix/internal/units"
-	"premix/node"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
+	"premix/internal/node"
 )
 
 func (a *app) cacheCommand() *cobra.Command {

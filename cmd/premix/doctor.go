@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart"
+	"premix/internal/hotstart"
 )
 
 func (a *app) doctorCommand() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"premix/hotstart"
+	"premix/internal/hotstart"
 )
 
 // premix executes any command that it is given: whoever may run it as root is root. No
@@ -48,7 +48,7 @@ func TestHintsHandOutNothing(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || !slices.Contains(sources, "../../hotstart/doctor.go") {
+	if err != nil || !slices.Contains(sources, "../../internal/hotstart/doctor.go") {
 		t.Fatalf("%d sources: %v", len(sources), err)
 	}
 	for _, file := range sources {

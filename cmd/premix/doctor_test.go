@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"premix/hotstart"
+	"premix/internal/hotstart"
 )
 
 func TestChecksAreInColumns(t *testing.T) {

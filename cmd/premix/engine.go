@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/kubernetes"
-	"premix/engine/local"
-	"premix/engine/pack"
-	"premix/engine/queue"
-	"premix/engine/slurm"
+	"premix/internal/engine/kubernetes"
+	"premix/internal/engine/local"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
+	"premix/internal/engine/slurm"
 )
 
 // engineFlags are the options of the engine that runs tasks.
@@ -33,7 +33,7 @@ const engines = "local, slurm, kubernetes"
 
 // open makes the engine, or returns nil for the local one. It sets the common options of
 // all engines in o.
-func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
+func (e *engineFlags) open(o *pilot.Options) (pilot.Engine, error) {
 	if e.name == engineLocal {
 		if len(e.options) > 0 {
 			return nil, &usageError{fmt.Errorf("--engine-opt %s is for other engines", e.options[0]), "say which with --engine"}
@@ -49,7 +49,7 @@ func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
 }
 
 // newEngine makes an engine other than the local one.
-func newEngine(name string, options map[string]string) (pack.Engine, error) {
+func newEngine(name string, options map[string]string) (pilot.Engine, error) {
 	switch name {
 	case kubernetes.Name:
 		o, err := kubernetes.Parse(options)
@@ -72,7 +72,7 @@ func newEngine(name string, options map[string]string) (pack.Engine, error) {
 }
 
 // allocation sets the cores and memory that the engine has given to this job.
-func allocation(o *pack.WorkOptions) error {
+func allocation(o *pilot.WorkOptions) error {
 	switch o.Engine {
 	case kubernetes.Name:
 		return nil // the command has options for them
@@ -85,19 +85,19 @@ func allocation(o *pack.WorkOptions) error {
 }
 
 // dispatch runs the waiting tasks of a directory on an engine.
-func (a *app) dispatch(d pack.Directory, eng pack.Engine, o pack.Options, quiet bool) error {
+func (a *app) dispatch(d pilot.Directory, eng pilot.Engine, o pilot.Options, quiet bool) error {
 	ctx, kill := interruptible()
 	o.Version, o.Kill = version, kill
 	if !quiet && !a.json {
 		o.Messages = local.NewMessages(a.stderr, isTerminal(a.stderr))
 	}
-	return pack.Dispatch(ctx, d, eng, o)
+	return pilot.Dispatch(ctx, d, eng, o)
 }
 
 // dispatchTasks runs the waiting tasks of a task directory on an engine. The summary is nil
 // if the directory cannot be used.
-func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, quiet bool) (*local.TaskSummary, error) {
-	d, err := pack.OpenTasks(q, true)
+func (a *app) dispatchTasks(q *queue.Queue, eng pilot.Engine, o pilot.Options, quiet bool) (*local.TaskSummary, error) {
+	d, err := pilot.OpenTasks(q, true)
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +107,12 @@ func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, qui
 
 // dispatchRun runs the tasks of a run on an engine. The summary is nil if the directory
 // cannot be used.
-func (a *app) dispatchRun(o local.Options, from *treeFlags, eng pack.Engine, p pack.Options, quiet bool) (_ *local.Summary, err error) {
+func (a *app) dispatchRun(o local.Options, from *treeFlags, eng pilot.Engine, p pilot.Options, quiet bool) (_ *local.Summary, err error) {
 	trees, err := from.elsewhere()
 	if err != nil {
 		return nil, err
 	}
-	d, err := pack.OpenRun(o)
+	d, err := pilot.OpenRun(o)
 	if err != nil {
 		return nil, err
 	}

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
-	"premix/image/bundle"
-	"premix/internal/exit"
-	"premix/node"
-	"premix/store/tree"
+	"premix/internal/image"
+	"premix/internal/image/bundle"
+	"premix/internal/kit/exit"
+	"premix/internal/node"
+	"premix/internal/store/tree"
 )
 
 // commandStatus is the status, other than 0, of a command in an image.

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine/queue"
-	"premix/internal/unmount"
-	"premix/record"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/unmount"
+	"premix/internal/record"
 )
 
 // scene is a recipe whose tool is a shell script, samples, and a run directory.

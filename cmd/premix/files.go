@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files"
-	"premix/internal/exit"
+	"premix/internal/files"
+	"premix/internal/kit/exit"
 )
 
 func (a *app) filesCommand() *cobra.Command {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files"
-	"premix/internal/units"
+	"premix/internal/files"
+	"premix/internal/kit/units"
 )
 
 func (a *app) filesDiff() *cobra.Command {

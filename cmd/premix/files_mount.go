@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files/tiers"
-	"premix/internal/units"
+	"premix/internal/files/tiers"
+	"premix/internal/kit/units"
 )
 
 func (a *app) filesMount() *cobra.Command {

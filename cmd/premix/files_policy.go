@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files"
-	"premix/files/pack"
-	"premix/files/policy"
-	"premix/internal/exit"
-	"premix/internal/units"
+	"premix/internal/files"
+	"premix/internal/files/packdir"
+	"premix/internal/files/policy"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
 )
 
 // policyFlags are the options of files policy.
@@ -159,8 +159,8 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 type packer struct{}
 
 func (packer) Pack(ctx context.Context, dir string, device, inode int64, store, as string) (string, error) {
-	tree, err := pack.Pack(ctx, dir, device, inode, store, as)
-	if errors.Is(err, pack.ErrChanged) {
+	tree, err := packdir.Pack(ctx, dir, device, inode, store, as)
+	if errors.Is(err, packdir.ErrChanged) {
 		err = policy.ErrChanged
 	}
 	return tree, err

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/awkward"
+	"premix/internal/testkit/testtree"
 )
 
 // A policy that is killed again and again loses no file, doubles none, and is done in
@@ -156,7 +156,7 @@ func TestPackKilled(t *testing.T) {
 	t.Cleanup(func() { ok("node", "stop") })
 	whole := func() {
 		t.Helper()
-		differences, err := awkward.Compare(filepath.Join(dir, "copy"), logs)
+		differences, err := testtree.Compare(filepath.Join(dir, "copy"), logs)
 		if err != nil || len(differences) > 0 {
 			t.Fatalf("%v %v", differences, err)
 		}

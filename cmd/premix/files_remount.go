@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files/pack"
+	"premix/internal/files/packdir"
 )
 
 func (a *app) filesRemount() *cobra.Command {
@@ -22,7 +22,7 @@ func (a *app) filesRemount() *cobra.Command {
 			ctx, done := storeContext()
 			defer done()
 			for _, dir := range args {
-				if err := pack.Remount(ctx, dir); err != nil {
+				if err := packdir.Remount(ctx, dir); err != nil {
 					return err
 				}
 			}

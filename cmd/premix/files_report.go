@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files"
-	"premix/files/page"
-	"premix/internal/beneath"
-	"premix/internal/outputs"
-	"premix/internal/units"
+	"premix/internal/files"
+	"premix/internal/files/page"
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/outputs"
+	"premix/internal/kit/units"
 )
 
 func (a *app) filesReport() *cobra.Command {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/files"
-	"premix/internal/outputs"
-	"premix/internal/units"
+	"premix/internal/files"
+	"premix/internal/kit/outputs"
+	"premix/internal/kit/units"
 )
 
 func (a *app) filesScan() *cobra.Command {

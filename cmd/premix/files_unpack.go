@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"premix/files/pack"
+	"premix/internal/files/packdir"
 )
 
 func (a *app) filesUnpack() *cobra.Command {
@@ -17,7 +17,7 @@ on.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, done := storeContext()
 			defer done()
-			return pack.Unpack(ctx, args[0])
+			return packdir.Unpack(ctx, args[0])
 		},
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"premix/hotstart"
-	"premix/internal/units"
+	"premix/internal/hotstart"
+	"premix/internal/kit/units"
 )
 
 // The flags below read their values as recipes do. They implement pflag.Value.

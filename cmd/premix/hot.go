@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart/dropin"
+	"premix/internal/hotstart/dropin"
 )
 
 func (a *app) hotCommand() *cobra.Command {

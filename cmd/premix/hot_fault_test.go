@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart"
-	"premix/internal/unmount"
+	"premix/internal/hotstart"
+	"premix/internal/kit/unmount"
 )
 
 // drop is a place in which tools are called through their shims, and plainly. Every process

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart/dropin"
-	"premix/internal/units"
+	"premix/internal/hotstart/dropin"
+	"premix/internal/kit/units"
 )
 
 func (a *app) hotStatusCommand() *cobra.Command {

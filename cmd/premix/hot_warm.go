@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart/around"
-	"premix/hotstart/dropin"
-	"premix/internal/units"
+	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/dropin"
+	"premix/internal/kit/units"
 )
 
 func (a *app) hotWarmCommand() *cobra.Command {

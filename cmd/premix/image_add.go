@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
-	"premix/internal/units"
-	"premix/store"
-	"premix/store/tree"
+	"premix/internal/image"
+	"premix/internal/kit/units"
+	"premix/internal/store"
+	"premix/internal/store/tree"
 )
 
 // addedRow is the output of image add.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
-	"premix/internal/units"
+	"premix/internal/image"
+	"premix/internal/kit/units"
 )
 
 // imageRow is an image in the output of ls.

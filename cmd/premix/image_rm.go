@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
+	"premix/internal/image"
 )
 
 // removedRow is the output of image rm for each image.

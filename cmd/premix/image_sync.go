@@ -13,14 +13,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
-	"premix/image/watch"
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/image"
+	"premix/internal/image/tagsync"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 func (a *app) imageSync(o *storeFlags) *cobra.Command {
-	var opt watch.Options
+	var opt tagsync.Options
 	var maxBytes memoryFlag
 	var once, status, schema, noSync bool
 	cmd := &cobra.Command{
@@ -44,7 +44,7 @@ See docs/image.md for what a list can say.`,
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if schema {
-				_, err := a.stdout.Write(watch.Schema())
+				_, err := a.stdout.Write(tagsync.Schema())
 				return err
 			}
 			if once && status {
@@ -78,15 +78,15 @@ See docs/image.md for what a list can say.`,
 	return cmd
 }
 
-func (a *app) syncOnce(s *store.Store, file string, opt watch.Options) error {
-	l, err := watch.Load(file)
+func (a *app) syncOnce(s *store.Store, file string, opt tagsync.Options) error {
+	l, err := tagsync.Load(file)
 	if err != nil {
 		return err
 	}
 	if !a.json {
 		opt.Report = a.syncRow
 	}
-	w, err := watch.New(s, l, opt)
+	w, err := tagsync.New(s, l, opt)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (a *app) syncOnce(s *store.Store, file string, opt watch.Options) error {
 	return sum.Err()
 }
 
-func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
+func (a *app) syncDaemon(s *store.Store, file string, opt tagsync.Options) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
@@ -133,14 +133,14 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 	lines := json.NewEncoder(a.stdout)
 	opt.Report = a.syncRow
 	if a.json {
-		opt.Report = func(r watch.Row) { _ = lines.Encode(r) } // a closed log must not end the daemon
+		opt.Report = func(r tagsync.Row) { _ = lines.Encode(r) } // a closed log must not end the daemon
 	}
-	d := &watch.Daemon{Store: s, File: file, Options: opt, Now: now,
+	d := &tagsync.Daemon{Store: s, File: file, Options: opt, Now: now,
 		Broken: func(err error) {
 			a.tell(err)
 			fmt.Fprintln(a.stderr, "note: the list as it was before goes on")
 		},
-		Done: func(sum *watch.Summary, err error) error {
+		Done: func(sum *tagsync.Summary, err error) error {
 			var access *store.AccessError
 			switch {
 			case errors.As(err, &access):
@@ -167,22 +167,22 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 }
 
 // syncRow prints the result for an image, if there is one.
-func (a *app) syncRow(r watch.Row) {
+func (a *app) syncRow(r tagsync.Row) {
 	what := r.Ref
 	if what == "" {
 		what = r.Source
 	}
 	switch r.Action {
-	case watch.Unchanged:
-	case watch.Added, watch.Updated:
+	case tagsync.Unchanged:
+	case tagsync.Added, tagsync.Updated:
 		fmt.Fprintf(a.stdout, "%s %s from %s, %s written\n", r.Action, what, r.Source, units.Size(r.Bytes))
-	case watch.Removed:
+	case tagsync.Removed:
 		fmt.Fprintf(a.stdout, "removed %s\n", what)
-	case watch.Vanished:
+	case tagsync.Vanished:
 		fmt.Fprintf(a.stdout, "%s stays for now: %s is gone since %s\n", what, r.Source, r.Gone.Local().Format(time.DateTime))
-	case watch.Waiting:
+	case tagsync.Waiting:
 		fmt.Fprintf(a.stderr, "note: %s is not tried before %s: %s\n", what, r.Retry.Local().Format(time.DateTime), r.Error)
-	case watch.Failed:
+	case tagsync.Failed:
 		fmt.Fprintf(a.stderr, "error: %s: %s\n", what, r.Error)
 		if r.Hint != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", r.Hint)
@@ -190,10 +190,10 @@ func (a *app) syncRow(r watch.Row) {
 	}
 }
 
-func (a *app) synced(sum *watch.Summary) {
+func (a *app) synced(sum *tagsync.Summary) {
 	fmt.Fprintf(a.stdout, "%d images: %d unchanged, %d added, %d updated, %d removed, %d gone, %d failed, %d waiting\n", len(sum.Rows),
-		sum.Count(watch.Unchanged), sum.Count(watch.Added), sum.Count(watch.Updated), sum.Count(watch.Removed),
-		sum.Count(watch.Vanished), sum.Count(watch.Failed), sum.Count(watch.Waiting))
+		sum.Count(tagsync.Unchanged), sum.Count(tagsync.Added), sum.Count(tagsync.Updated), sum.Count(tagsync.Removed),
+		sum.Count(tagsync.Vanished), sum.Count(tagsync.Failed), sum.Count(tagsync.Waiting))
 	if sum.GC != nil {
 		fmt.Fprintf(a.stdout, "gc removed %d objects, %s\n", sum.GC.Removed, units.Size(sum.GC.Freed))
 	}
@@ -201,14 +201,14 @@ func (a *app) synced(sum *watch.Summary) {
 
 // syncedJSON is a round in the output of --once.
 type syncedJSON struct {
-	Images []watch.Row   `json:"images"`
+	Images []tagsync.Row `json:"images"`
 	GC     *collectedRow `json:"gc,omitempty"`
 }
 
-func syncedRow(sum *watch.Summary) syncedJSON {
+func syncedRow(sum *tagsync.Summary) syncedJSON {
 	j := syncedJSON{Images: sum.Rows}
 	if j.Images == nil {
-		j.Images = []watch.Row{}
+		j.Images = []tagsync.Row{}
 	}
 	if c := sum.GC; c != nil {
 		j.GC = &collectedRow{false, c.Trees, c.Objects, c.Bytes, c.Young, c.Removed, c.Freed, c.Profiles, c.Writers}
@@ -217,11 +217,11 @@ func syncedRow(sum *watch.Summary) syncedJSON {
 }
 
 func (a *app) syncStatus(s *store.Store, file string) error {
-	l, err := watch.Load(file)
+	l, err := tagsync.Load(file)
 	if err != nil {
 		return err
 	}
-	st, err := watch.Read(s, l.Name)
+	st, err := tagsync.Read(s, l.Name)
 	if err != nil {
 		return err
 	}

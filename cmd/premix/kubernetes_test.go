@@ -23,32 +23,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"premix/internal/exit"
-	"premix/internal/kubebox"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/kubetest"
 )
 
 // cluster is a control plane with two nodes of a stand-in kubelet, and an account that
 // has the rights of dist/kubernetes and no others.
 type cluster struct {
-	*kubebox.Box
-	kubelet    *kubebox.Kubelet
+	*kubetest.Box
+	kubelet    *kubetest.Kubelet
 	kubeconfig string // of the account
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	if missing := kubebox.Missing(); missing != "" {
+	if missing := kubetest.Missing(); missing != "" {
 		t.Skip(missing)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	box, err := kubebox.Start(ctx, t.TempDir())
+	box, err := kubetest.Start(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(box.Close)
 	c := &cluster{Box: box}
-	if c.kubelet, err = box.StartKubelet(ctx, kubebox.Nodes{Names: []string{"node-a", "node-b"}, Cores: 4, Memory: "16Gi"}); err != nil {
+	if c.kubelet, err = box.StartKubelet(ctx, kubetest.Nodes{Names: []string{"node-a", "node-b"}, Cores: 4, Memory: "16Gi"}); err != nil {
 		t.Fatal(err)
 	}
 	c.apply(t, "rbac.yaml")
@@ -428,7 +428,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 		t.Run(fmt.Sprintf("removed=%v", removed), func(t *testing.T) {
 			s := newTaskScene(t)
 			name := fmt.Sprintf("lost-%v", removed)
-			lost, err := c.StartKubelet(t.Context(), kubebox.Nodes{Names: []string{name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}})
+			lost, err := c.StartKubelet(t.Context(), kubetest.Nodes{Names: []string{name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -446,7 +446,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 				t.Error("no task has begun")
 			}
 			lost.Stop()
-			if _, err := c.StartKubelet(t.Context(), kubebox.Nodes{Names: []string{"other-" + name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}}); err != nil {
+			if _, err := c.StartKubelet(t.Context(), kubetest.Nodes{Names: []string{"other-" + name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}}); err != nil {
 				t.Fatal(err)
 			}
 			if removed {
@@ -499,9 +499,9 @@ func (c *cluster) testFaults(t *testing.T) {
 				pause()
 				switch victim {
 				case 0:
-					c.Kill(kubebox.APIServer)
+					c.Kill(kubetest.APIServer)
 					pause()
-					if err := c.Start(t.Context(), kubebox.APIServer); err != nil {
+					if err := c.Start(t.Context(), kubetest.APIServer); err != nil {
 						t.Fatal(err)
 					}
 				case 1:

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/lock"
-	"premix/internal/ports"
-	"premix/internal/shortdir"
+	"premix/internal/kit/lock"
+	"premix/internal/testkit/ports"
+	"premix/internal/testkit/shortdir"
 )
 
 // descriptors is the limit of open files of the servers of these tests.

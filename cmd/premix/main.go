@@ -6,13 +6,13 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"premix/engine/shim"
-	"premix/engine/spawn"
-	"premix/hotstart"
-	"premix/hotstart/calls"
-	"premix/image/bundle"
-	"premix/internal/exit"
-	"premix/node"
+	"premix/internal/engine/shim"
+	"premix/internal/engine/spawn"
+	"premix/internal/hotstart"
+	"premix/internal/hotstart/calls"
+	"premix/internal/image/bundle"
+	"premix/internal/kit/exit"
+	"premix/internal/node"
 )
 
 // version is set by the linker.

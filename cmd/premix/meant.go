@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"premix/internal/problem"
+	"premix/internal/kit/problem"
 )
 
 // group makes cmd a command that needs a subcommand. what describes the subcommand in the

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/outputs"
-	"premix/lazyfs"
-	"premix/node"
+	"premix/internal/kit/outputs"
+	"premix/internal/lazyfs"
+	"premix/internal/node"
 )
 
 func (a *app) mountCommand() *cobra.Command {

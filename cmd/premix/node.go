@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/internal/access"
-	"premix/internal/units"
-	"premix/node"
+	"premix/internal/blast/database"
+	"premix/internal/kit/access"
+	"premix/internal/kit/units"
+	"premix/internal/node"
 )
 
 func (a *app) nodeCommand() *cobra.Command {

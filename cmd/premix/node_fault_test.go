@@ -22,10 +22,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/faulty"
-	"premix/internal/unmount"
-	"premix/node"
-	"premix/store/tree"
+	"premix/internal/kit/unmount"
+	"premix/internal/node"
+	"premix/internal/store/tree"
+	"premix/internal/testkit/faulty"
 )
 
 // apart runs a test again, in a process that has a mount namespace of its own:

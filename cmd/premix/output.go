@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"premix/internal/outputs"
+	"premix/internal/kit/outputs"
 )
 
 // outputValue is a flag that names a file which the command writes.

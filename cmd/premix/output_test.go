@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"premix/internal/exit"
+	"premix/internal/kit/exit"
 	"regexp"
 	"strings"
 	"testing"

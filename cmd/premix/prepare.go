@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/local"
-	"premix/hotstart"
+	"premix/internal/engine/local"
+	"premix/internal/hotstart"
 )
 
 func (a *app) prepareCommand() *cobra.Command {

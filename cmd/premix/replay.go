@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/outputs"
-	"premix/replay/machine"
-	"premix/replay/pack"
-	"premix/replay/policy"
-	"premix/replay/results"
-	"premix/replay/simulate"
-	"premix/replay/trace"
+	"premix/internal/kit/outputs"
+	"premix/internal/replay/combine"
+	"premix/internal/replay/machine"
+	"premix/internal/replay/results"
+	"premix/internal/replay/scheduling"
+	"premix/internal/replay/simulate"
+	"premix/internal/replay/trace"
 )
 
 // replayFlags are the options of replay.
@@ -53,7 +53,7 @@ tells of, or one in a YAML file.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(policy.Built(), ", ")+", names of --policies, exec:COMMAND")
+	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(scheduling.Built(), ", ")+", names of --policies, exec:COMMAND")
 	f.StringVar(&o.file, "policies", "", "YAML file of policies")
 	f.StringVar(&o.machine, "machine", "", "YAML file of the machine (default: what the trace tells)")
 	f.Var(&o.cores, "cores", "cores of the machine, where there is no file of it")
@@ -84,14 +84,14 @@ func (a *app) replay(path string, o *replayFlags) error {
 	if o.machine != "" && o.cores > 0 {
 		return &usageError{errors.New("--cores and --machine cannot be given together"), "the file of the machine has its cores"}
 	}
-	var known []policy.Config
+	var known []scheduling.Config
 	if o.file != "" {
 		var err error
-		if known, err = policy.ReadFile(o.file); err != nil {
+		if known, err = scheduling.ReadFile(o.file); err != nil {
 			return err
 		}
 	}
-	policies, err := policy.Choose(strings.Split(o.policies, ","), known)
+	policies, err := scheduling.Choose(strings.Split(o.policies, ","), known)
 	if err != nil {
 		return err
 	}
@@ -111,9 +111,9 @@ func (a *app) replay(path string, o *replayFlags) error {
 	}
 	options := results.Options{Estimates: o.estimates}
 	replayed := t
-	var packed *pack.Packed
+	var packed *combine.Packed
 	if o.pack > 0 {
-		packed = pack.Pack(t, trace.FromDuration(time.Duration(o.pack)))
+		packed = combine.Pack(t, trace.FromDuration(time.Duration(o.pack)))
 		replayed = packed.Trace
 		options.Pack, options.Packed = time.Duration(o.pack).Seconds(), replayed.Len()
 	}
@@ -123,16 +123,16 @@ func (a *app) replay(path string, o *replayFlags) error {
 	for _, c := range policies {
 		begun := time.Now()
 		var s *simulate.Schedule
-		if c.Order == policy.Recorded {
+		if c.Order == scheduling.Recorded {
 			s, err = simulate.Recorded(t)
 		} else {
-			s, err = simulate.Run(ctx, replayed, m, policy.New(c), simulate.Options{Estimates: o.estimates})
+			s, err = simulate.Run(ctx, replayed, m, scheduling.New(c), simulate.Options{Estimates: o.estimates})
 		}
 		if err != nil {
 			return err
 		}
 		took := time.Since(begun).Seconds()
-		if packed != nil && c.Order != policy.Recorded {
+		if packed != nil && c.Order != scheduling.Recorded {
 			s = packed.Unpack(s, trace.Time(m.Overhead))
 		}
 		r.Add(s, charge, took)

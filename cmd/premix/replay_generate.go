@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/beneath"
-	"premix/internal/outputs"
-	"premix/replay/generate"
-	"premix/replay/trace"
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/outputs"
+	"premix/internal/replay/generate"
+	"premix/internal/replay/trace"
 )
 
 // generated is the output of generate.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"premix/replay/trace"
+	"premix/internal/replay/trace"
 )
 
 // Half a trace would be a shorter one to whoever reads it: an interrupted generate leaves

@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine"
-	"premix/engine/queue"
-	"premix/internal/outputs"
-	"premix/report"
+	"premix/internal/engine"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/outputs"
+	"premix/internal/report"
 )
 
 func (a *app) reportCommand() *cobra.Command {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/local"
-	"premix/internal/exit"
-	"premix/internal/problem"
+	"premix/internal/engine/local"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/problem"
 )
 
 // usageError is a mistake in the command line.

@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
-	"premix/internal/exit"
+	"premix/internal/kit/exit"
 	"strings"
 	"testing"
 )

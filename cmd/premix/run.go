@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"premix/engine/local"
-	"premix/engine/pack"
-	"premix/hotstart"
-	"premix/internal/outputs"
-	"premix/report"
+	"premix/internal/engine/local"
+	"premix/internal/engine/pilot"
+	"premix/internal/hotstart"
+	"premix/internal/kit/outputs"
+	"premix/internal/report"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -31,7 +31,7 @@ func (a *app) runCommand() *cobra.Command {
 		timeout durationFlag
 		quiet   bool
 		engine  engineFlags
-		packed  pack.Options
+		packed  pilot.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "run RECIPE SAMPLES.csv --out DIR",
@@ -67,7 +67,7 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 				sum, err = a.dispatchRun(o, &from, eng, packed, quiet)
 			} else {
 				if dir, err := filepath.Abs(o.Out); err == nil {
-					o.Fence = pack.NotBusy(dir)
+					o.Fence = pilot.NotBusy(dir)
 				}
 				sum, err = local.Run(ctx, o)
 			}

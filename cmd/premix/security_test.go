@@ -61,13 +61,13 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
-// Nothing listens but by internal/access, and the sockets that SECURITY.md names besides.
+// Nothing listens but by internal/kit/access, and the sockets that SECURITY.md names besides.
 func TestListenersAreKnown(t *testing.T) {
 	text, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	direct := []string{"internal/access/listen.go", "node/supervisor.go", "engine/shim/worker.go", "transfer/stream/socket.go"}
+	direct := []string{"internal/kit/access/listen.go", "internal/node/supervisor.go", "internal/engine/shim/worker.go", "internal/transfer/stream/socket.go"}
 	var seen []string
 	err = filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -77,7 +77,7 @@ func TestListenersAreKnown(t *testing.T) {
 		if d.IsDir() {
 			switch {
 			// What tests and benchmarks need, on loopback or in their own networks.
-			case d.Name() == "testdata", name == "bench", name == "internal/workbench", name == "internal/netrelay", name == "internal/ports":
+			case d.Name() == "testdata", name == "bench", name == "internal/testkit/workbench", name == "internal/testkit/netrelay", name == "internal/testkit/ports":
 				return fs.SkipDir
 			}
 			return nil
@@ -108,7 +108,7 @@ func TestListenersAreKnown(t *testing.T) {
 			}
 			seen = append(seen, name)
 			if byNet && !slices.Contains(direct, name) {
-				t.Errorf("%s listens by itself: use internal/access", name)
+				t.Errorf("%s listens by itself: use internal/kit/access", name)
 			}
 			if name != "cmd/premix/access.go" && !strings.Contains(string(text), name) {
 				t.Errorf("%s listens, and SECURITY.md does not name it", name)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart/dropin"
+	"premix/internal/hotstart/dropin"
 )
 
 func (a *app) shimCommand() *cobra.Command {

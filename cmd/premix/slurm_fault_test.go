@@ -12,15 +12,15 @@ import (
 	"syscall"
 	"testing"
 
-	"premix/engine/pack"
-	"premix/internal/exit"
-	"premix/internal/slurmbox"
+	"premix/internal/engine/pilot"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/slurmtest"
 )
 
 // A job that has to make room for one of a higher partition is requeued by Slurm. What it
 // had not done is done afterwards, and nothing twice.
 func TestSlurmPreempted(t *testing.T) {
-	s := newSlurmScene(t, slurmbox.Options{Nodes: 1, Config: "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n" +
+	s := newSlurmScene(t, slurmtest.Options{Nodes: 1, Config: "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n" +
 		"PartitionName=low Nodes=n1 PriorityTier=1 PreemptMode=REQUEUE\nPartitionName=high Nodes=n1 PriorityTier=10 PreemptMode=OFF\n"})
 	const tasks = 6
 	text := strings.Repeat("touch begun; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
@@ -59,7 +59,7 @@ func TestSlurmPreempted(t *testing.T) {
 func TestSlurmForgotten(t *testing.T) {
 	for _, accounting := range []bool{true, false} {
 		t.Run("accounting "+strconv.FormatBool(accounting), func(t *testing.T) {
-			s := newSlurmScene(t, slurmbox.Options{Nodes: 1, Accounting: accounting})
+			s := newSlurmScene(t, slurmtest.Options{Nodes: 1, Accounting: accounting})
 			s.ends(t, int(exit.OK), "[ -e go ] || { touch begun; sleep 1000; }\ntrue\n", "task", "submit", "--out", "out", "--engine", "slurm", "--engine-opt", "jobs=1", "-")
 			s.await(t, "begun")
 			list, err := s.box.Run("squeue", "--noheader", "--format=%F")
@@ -132,7 +132,7 @@ func (s *slurmScene) reasons(t *testing.T, dir string) (list []string) {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
-		var e pack.Entry
+		var e pilot.Entry
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +149,7 @@ func TestSlurmAsUser(t *testing.T) {
 		t.Skip("the other tests run as an ordinary user already")
 	}
 	const nobody = 65534
-	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
+	s := newSlurmScene(t, slurmtest.Options{Nodes: 1})
 	dir, err := os.MkdirTemp("", "user")
 	if err != nil {
 		t.Fatal(err)

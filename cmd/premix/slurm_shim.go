@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/pack"
-	"premix/engine/shim"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/shim"
 )
 
 func (a *app) slurmShimCommand() *cobra.Command {
@@ -41,7 +41,7 @@ the numbers of tasks are those of jobs.`,
 				return &usageError{fmt.Errorf("--dir is missing"), "say where the programs and the jobs are kept: --dir DIR"}
 			}
 			config := shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle), Engine: engine.name, Options: engine.options}
-			if _, err := engine.open(&pack.Options{}); err != nil {
+			if _, err := engine.open(&pilot.Options{}); err != nil {
 				return err
 			}
 			if engine.name != engineLocal && (jobs > 0 || budget > 0) {

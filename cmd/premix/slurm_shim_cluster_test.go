@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/exit"
-	"premix/internal/slurmbox"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/slurmtest"
 )
 
 // clusterShim is a shim directory before a Slurm.
@@ -22,7 +22,7 @@ type clusterShim struct {
 	bin string
 }
 
-func newClusterShim(t *testing.T, o slurmbox.Options) *clusterShim {
+func newClusterShim(t *testing.T, o slurmtest.Options) *clusterShim {
 	t.Helper()
 	s := &clusterShim{slurmScene: newSlurmScene(t, o)}
 	s.bin = strings.TrimSpace(s.ends(t, int(exit.OK), "", "slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "jobs=4"))
@@ -57,7 +57,7 @@ func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
 // nodes and in the partition that was asked for; they fail, are cancelled and depend on
 // each other as its own do; and a worker that is killed takes none of them with it.
 func TestShimBeforeSlurm(t *testing.T) {
-	s := newClusterShim(t, slurmbox.Options{Nodes: 2, Config: "PartitionName=other Nodes=n1,n2 MaxTime=60\n"})
+	s := newClusterShim(t, slurmtest.Options{Nodes: 2, Config: "PartitionName=other Nodes=n1,n2 MaxTime=60\n"})
 	const script = "echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-none} $SLURMD_NODENAME $SLURM_JOB_PARTITION"
 	s.ask(t, "sbatch", "-o", "plain.txt", "--wrap", script)
 	s.ask(t, "sbatch", "--array=5-44", "-o", "array.%a.txt", "-p", "other", "-t", "60", "--wrap", script)

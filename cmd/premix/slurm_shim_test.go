@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine/queue"
-	"premix/internal/lock"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/lock"
 )
 
 // shimScene is a shim directory. Its worker ends soon after it has nothing to do.

@@ -17,28 +17,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine/queue"
-	"premix/internal/exit"
-	"premix/internal/shortdir"
-	"premix/internal/slurmbox"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/shortdir"
+	"premix/internal/testkit/slurmtest"
 )
 
 // slurmScene is a task scene with a Slurm.
 type slurmScene struct {
 	*taskScene
-	box *slurmbox.Box
+	box *slurmtest.Box
 }
 
 // newSlurmScene starts a Slurm of its own for a test.
-func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
+func newSlurmScene(t *testing.T, o slurmtest.Options) *slurmScene {
 	t.Helper()
-	if list := slurmbox.Missing(o.Accounting); len(list) > 0 {
+	if list := slurmtest.Missing(o.Accounting); len(list) > 0 {
 		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
 	}
 	s := &slurmScene{taskScene: newTaskScene(t)}
 	dir := shortdir.New(t)
 	var err error
-	if s.box, err = slurmbox.Start(dir, o); err != nil {
+	if s.box, err = slurmtest.Start(dir, o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -125,7 +125,7 @@ func onSlurm(more ...string) []string {
 // Tasks run on several nodes, in few jobs; groups come one after another; failures,
 // output and records are as on this machine; and another engine leaves them alone.
 func TestSlurm(t *testing.T) {
-	s := newSlurmScene(t, slurmbox.Options{})
+	s := newSlurmScene(t, slurmtest.Options{})
 	var text strings.Builder
 	// Nobody ends before two nodes are at work: a first one that is quick leaves its place,
 	// and Slurm may well give it to the next.
@@ -163,7 +163,7 @@ func TestSlurm(t *testing.T) {
 
 // What Slurm refuses is told in its words, and what it does not start in plain ones.
 func TestSlurmRefusesAndWaits(t *testing.T) {
-	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
+	s := newSlurmScene(t, slurmtest.Options{Nodes: 1})
 	out := s.ends(t, int(exit.Unavailable), "true\n", append(onSlurm("partition=none"), "-")...)
 	if !strings.Contains(out, "error: slurm refuses the jobs: ") || !strings.Contains(out, "nvalid partition") {
 		t.Errorf("%s", out)
@@ -223,7 +223,7 @@ func TestSlurmTimeLimit(t *testing.T) {
 	if !soak {
 		t.Skip("it takes minutes: PREMIX_SOAK=1 has it run")
 	}
-	s := newSlurmScene(t, slurmbox.Options{Nodes: 2})
+	s := newSlurmScene(t, slurmtest.Options{Nodes: 2})
 	text := strings.Repeat("true\n", 20) + "sleep 1000\n" + strings.Repeat("echo a\n", 20)
 	s.endsWithin(t, 5*patience, int(exit.Failed), text, append(onSlurm("jobs=2", "time=1"), "-")...)
 	if why := s.ends(t, int(exit.OK), "", "task", "why", "out", "21"); !strings.Contains(why, "its job of slurm ended 2 times before it: it reached its time limit") {
@@ -246,7 +246,7 @@ func TestSlurmKilledAtRandomMoments(t *testing.T) {
 	if soak {
 		tasks, rounds = 600, 50
 	}
-	s := newSlurmScene(t, slurmbox.Options{})
+	s := newSlurmScene(t, slurmtest.Options{})
 	random := rand.New(rand.NewPCG(5, 3))
 	for _, victim := range []string{"premix", "worker", "slurmctld", "slurmd", "requeue", "scancel"} {
 		t.Run(victim, func(t *testing.T) {
@@ -445,7 +445,7 @@ func (s *slurmScene) onceIn(t *testing.T, dir string, tasks int) {
 
 // A run with a recipe starts hot on the nodes, and survives the same.
 func TestSlurmRun(t *testing.T) {
-	s := newSlurmScene(t, slurmbox.Options{Accounting: true})
+	s := newSlurmScene(t, slurmtest.Options{Accounting: true})
 	s.write(t, "cat.yaml", "name: cat\ncommand: sed -n p ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	sheet := "sample,r1\n"
 	const samples = 40
@@ -514,7 +514,7 @@ func TestSlurmRunWithTrees(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a tree in a fixed place needs root")
 	}
-	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
+	s := newSlurmScene(t, slurmtest.Options{Nodes: 1})
 	if err := os.Mkdir(s.path("words"), 0o777); err != nil {
 		t.Fatal(err)
 	}

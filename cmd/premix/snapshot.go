@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart"
+	"premix/internal/hotstart"
 )
 
 func (a *app) snapshotCommand() *cobra.Command {

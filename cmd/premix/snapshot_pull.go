@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart"
-	"premix/internal/outputs"
-	"premix/internal/units"
-	"premix/node"
+	"premix/internal/hotstart"
+	"premix/internal/kit/outputs"
+	"premix/internal/kit/units"
+	"premix/internal/node"
 )
 
 // pulledRow is the output of pull.

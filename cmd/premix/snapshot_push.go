@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 func (a *app) snapshotPush(snapshots *string) *cobra.Command {

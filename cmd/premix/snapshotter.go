@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image/snapshotter"
-	"premix/node"
+	"premix/internal/image/snapshotter"
+	"premix/internal/node"
 )
 
 func (a *app) snapshotterCommand() *cobra.Command {

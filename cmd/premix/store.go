@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/exit"
-	"premix/store"
-	"premix/store/tree"
+	"premix/internal/kit/exit"
+	"premix/internal/store"
+	"premix/internal/store/tree"
 )
 
 // storeFlags are the common options of all verbs of a store in a directory.

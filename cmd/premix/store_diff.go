@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 // differenceRow is the output of diff.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 // collectedRow is the output of gc.

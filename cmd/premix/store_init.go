@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/store"
+	"premix/internal/store"
 )
 
 func (a *app) storeInit(o *storeFlags) *cobra.Command {

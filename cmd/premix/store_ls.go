@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"premix/internal/units"
+	"premix/internal/kit/units"
 	"strings"
 	"text/tabwriter"
 	"time"

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
-	"premix/store/tree"
+	"premix/internal/kit/units"
+	"premix/internal/store"
+	"premix/internal/store/tree"
 )
 
 // profileRow is a profile in the output of premix store profile.

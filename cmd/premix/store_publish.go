@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 // publishedRow is the output of publish.

@@ -7,12 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/store"
-	"premix/store/mirror"
-	"premix/store/origin"
-	"premix/store/tree"
-	"premix/store/trust"
+	"premix/internal/kit/units"
+	"premix/internal/store"
+	"premix/internal/store/mirror"
+	"premix/internal/store/origin"
+	"premix/internal/store/tree"
+	"premix/internal/store/trust"
 )
 
 // reachFlags are the options for access to origins.

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"premix/store/mirror"
+	"premix/internal/store/mirror"
 )
 
 func (a *app) storePush(s *storeFlags) *cobra.Command {

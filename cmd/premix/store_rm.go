@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/image"
-	"premix/store/tree"
+	"premix/internal/image"
+	"premix/internal/store/tree"
 )
 
 // untaggedRow is the output of store rm for each tag.

@@ -9,16 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/access"
-	"premix/internal/exit"
-	"premix/internal/owner"
-	"premix/store"
-	"premix/store/serve"
+	"premix/internal/kit/access"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/owner"
+	"premix/internal/store"
+	"premix/internal/store/server"
 )
 
 func (a *app) storeServe(s *storeFlags) *cobra.Command {
 	var (
-		o           serve.ServerOptions
+		o           server.ServerOptions
 		reach       accessFlags
 		log         string
 		connections countFlag
@@ -44,7 +44,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 			if (o.CertFile == "") != (o.KeyFile == "") {
 				return &usageError{errors.New("--tls-cert and --tls-key go together"), "give both, or none"}
 			}
-			var h serve.Options
+			var h server.Options
 			if h.Tokens, err = reach.read(); err != nil {
 				return err
 			}
@@ -64,14 +64,14 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 				defer func() { err = errors.Join(err, f.Close()) }()
 				h.Access = f
 			}
-			handler, err := serve.NewHandler(dir, h)
+			handler, err := server.NewHandler(dir, h)
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, handler.Close()) }()
 			o.Listen, o.Open, o.Hosts = reach.listen, reach.open, reach.hosts
 			o.Connections, o.PerAddress, o.Errors = int(connections), int(perAddress), stdlog.New(a.stderr, "", stdlog.LstdFlags)
-			server, err := serve.Listen(handler, o)
+			server, err := server.Listen(handler, o)
 			if err != nil {
 				if exit.Of(err) != exit.Internal {
 					return err

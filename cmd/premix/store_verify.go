@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/exit"
-	"premix/internal/units"
-	"premix/store"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
+	"premix/internal/store"
 )
 
 // verifiedRow is the output of verify.

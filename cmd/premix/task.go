@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"premix/engine/queue"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskCommand() *cobra.Command {

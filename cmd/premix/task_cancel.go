@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/queue"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskCancel() *cobra.Command {

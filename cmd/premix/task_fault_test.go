@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine/queue"
-	"premix/engine/spawn"
-	"premix/internal/exit"
+	"premix/internal/engine/queue"
+	"premix/internal/engine/spawn"
+	"premix/internal/kit/exit"
 )
 
 // taskScene is a task directory whose tasks have a mark in their environment.

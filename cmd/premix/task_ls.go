@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/queue"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskLs() *cobra.Command {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/queue"
-	"premix/internal/units"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/units"
 )
 
 func (a *app) taskPrune() *cobra.Command {

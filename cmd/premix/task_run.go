@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/local"
-	"premix/engine/pack"
-	"premix/engine/queue"
+	"premix/internal/engine/local"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskRun() *cobra.Command {
@@ -23,7 +23,7 @@ func (a *app) taskRun() *cobra.Command {
 		quiet  bool
 		flags  batchFlags
 		engine engineFlags
-		packed pack.Options
+		packed pilot.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "run [FILE|-] --out DIR",
@@ -91,7 +91,7 @@ the directory have succeeded.`,
 				sum, err = a.dispatchTasks(q, eng, packed, quiet)
 			} else {
 				ctx, kill := interruptible()
-				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pack.NotBusy(q.Dir)
+				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pilot.NotBusy(q.Dir)
 				sum, err = local.RunTasks(ctx, o)
 			}
 			if sum == nil {

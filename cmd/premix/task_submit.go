@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/pack"
-	"premix/engine/queue"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskSubmit() *cobra.Command {
@@ -15,7 +15,7 @@ func (a *app) taskSubmit() *cobra.Command {
 		out    string
 		flags  batchFlags
 		engine engineFlags
-		packed pack.Options
+		packed pilot.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "submit FILE|- --out DIR",

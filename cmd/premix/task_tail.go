@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"premix/engine/queue"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskTail() *cobra.Command {

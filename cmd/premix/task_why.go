@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/pack"
-	"premix/engine/queue"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
 )
 
 func (a *app) taskWhy() *cobra.Command {
@@ -59,7 +59,7 @@ func explainPlace(q *queue.Queue, x *queue.Explanation) error {
 	if q.State(x.Task) != queue.Waiting {
 		return nil
 	}
-	p, err := pack.Where(q.Dir, x.Task)
+	p, err := pilot.Where(q.Dir, x.Task)
 	if p == nil || err != nil {
 		return err
 	}

@@ -6,17 +6,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/local"
-	"premix/engine/pack"
-	"premix/engine/queue"
-	"premix/internal/owner"
-	"premix/recipe"
+	"premix/internal/engine/local"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
+	"premix/internal/kit/owner"
+	"premix/internal/recipe"
 )
 
-// taskWork returns the command that an engine's job executes; see package pack.
+// taskWork returns the command that an engine's job executes; see package pilot.
 func (a *app) taskWork() *cobra.Command {
 	var (
-		o      pack.WorkOptions
+		o      pilot.WorkOptions
 		jobs   countFlag
 		memory memoryFlag
 		grace  durationFlag
@@ -37,24 +37,24 @@ func (a *app) taskWork() *cobra.Command {
 			}
 			owner.TrustOwner(args[0])
 			if !queue.IsDir(args[0]) {
-				d, err := pack.WorkerOfRun(args[0], local.Options{Version: version}, func(t pack.Trees) recipe.Sources {
+				d, err := pilot.WorkerOfRun(args[0], local.Options{Version: version}, func(t pilot.Trees) recipe.Sources {
 					return a.sources(ctx, &treeFlags{origins: t.Origins, proxies: t.Proxies, keyFile: t.KeyFile, tokenFile: t.Credentials, ca: t.CAFile})
 				})
 				if err != nil {
 					return err
 				}
-				return pack.Work(ctx, d, o, pack.Worker{Messages: a.stderr})
+				return pilot.Work(ctx, d, o, pilot.Worker{Messages: a.stderr})
 			}
 			q, err := queue.Open(args[0], version, false)
 			if err != nil {
 				return err
 			}
 			defer q.Close()
-			d, err := pack.OpenTasks(q, false)
+			d, err := pilot.OpenTasks(q, false)
 			if err != nil {
 				return err
 			}
-			return pack.Work(ctx, d, o, pack.Worker{Messages: a.stderr})
+			return pilot.Work(ctx, d, o, pilot.Worker{Messages: a.stderr})
 		},
 	}
 	f := cmd.Flags()

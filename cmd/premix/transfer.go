@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/exit"
-	"premix/transfer"
+	"premix/internal/kit/exit"
+	"premix/internal/transfer"
 )
 
 func (a *app) transferCommand() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
-	"premix/internal/netrelay"
-	"premix/transfer/choose"
-	"premix/transfer/link"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/transfer/choose"
+	"premix/internal/transfer/link"
 )
 
 // stranger is the user and group that attacks root in these tests.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/transfer"
-	"premix/transfer/link"
-	"premix/transfer/testbed"
+	"premix/internal/transfer"
+	"premix/internal/transfer/link"
+	"premix/internal/transfer/testbed"
 )
 
 func (a *app) transferBench() *cobra.Command {

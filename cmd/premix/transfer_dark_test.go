@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/netrelay"
-	"premix/transfer"
-	"premix/transfer/stream"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/transfer"
+	"premix/internal/transfer/stream"
 )
 
 // darkLimit is how long a copy may go on after its peer has vanished.

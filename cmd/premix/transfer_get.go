@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"premix/internal/exit"
-	"premix/internal/units"
-	"premix/transfer"
-	"premix/transfer/choose"
-	"premix/transfer/link"
-	"premix/transfer/stream"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
+	"premix/internal/transfer"
+	"premix/internal/transfer/choose"
+	"premix/internal/transfer/link"
+	"premix/internal/transfer/stream"
 )
 
 // transferHome returns the directory for the state of links.

@@ -13,11 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/netrelay"
-	"premix/record"
-	"premix/transfer"
-	"premix/transfer/choose"
-	"premix/transfer/link"
+	"premix/internal/record"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/transfer"
+	"premix/internal/transfer/choose"
+	"premix/internal/transfer/link"
 )
 
 // ownProtocol is the entry of a link file for premix's own protocol, with the binary

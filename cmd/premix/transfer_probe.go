@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/transfer"
-	"premix/transfer/link"
-	"premix/transfer/testbed"
+	"premix/internal/transfer"
+	"premix/internal/transfer/link"
+	"premix/internal/transfer/testbed"
 )
 
 // probeTime is the time after which a probe starts no further copy.

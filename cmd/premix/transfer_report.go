@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/outputs"
-	"premix/transfer/report"
+	"premix/internal/kit/outputs"
+	"premix/internal/transfer/summary"
 )
 
 func (a *app) transferReport() *cobra.Command {
@@ -20,7 +20,7 @@ that needs nothing else; transfers.parquet with all rows; transfers.csv and repo
 with the table and the comparisons; and all figures as SVG.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, err := report.Read(args[0])
+			r, err := summary.Read(args[0])
 			if err != nil {
 				return err
 			}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/access"
-	"premix/transfer"
-	"premix/transfer/stream"
+	"premix/internal/kit/access"
+	"premix/internal/transfer"
+	"premix/internal/transfer/stream"
 )
 
 // transferServe returns the command that the near end starts at the peer.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/netrelay"
-	"premix/internal/unmount"
-	"premix/internal/workbench"
-	"premix/transfer"
+	"premix/internal/kit/unmount"
+	"premix/internal/testkit/netrelay"
+	"premix/internal/testkit/workbench"
+	"premix/internal/transfer"
 )
 
 // bed is a link between two hosts, with an sshd on the second.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/units"
-	"premix/transfer"
-	"premix/transfer/choose"
+	"premix/internal/kit/units"
+	"premix/internal/transfer"
+	"premix/internal/transfer/choose"
 )
 
 func (a *app) transferWhy() *cobra.Command {

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine/pack"
-	"premix/hotstart"
-	"premix/image"
-	"premix/node"
-	"premix/recipe"
-	"premix/store/tree"
+	"premix/internal/engine/pilot"
+	"premix/internal/hotstart"
+	"premix/internal/image"
+	"premix/internal/node"
+	"premix/internal/recipe"
+	"premix/internal/store/tree"
 )
 
 // treeFlags are the options for the sources of trees, of all verbs that mount them.
@@ -37,8 +37,8 @@ func (t *treeFlags) register(cmd *cobra.Command) {
 
 // elsewhere returns the options for premix on another machine, where the files that they
 // name must have the same path. It returns nil if no option was given.
-func (t *treeFlags) elsewhere() (_ *pack.Trees, err error) {
-	e := pack.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
+func (t *treeFlags) elsewhere() (_ *pilot.Trees, err error) {
+	e := pilot.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
 	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile == "" {
 		return nil, nil
 	}

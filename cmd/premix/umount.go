@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/node"
+	"premix/internal/node"
 )
 
 func (a *app) umountCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"premix/hotstart"
+	"premix/internal/hotstart"
 )
 
 // driftScene is a run of testdata/drift.c, whose outputs are wrong where it starts hot and

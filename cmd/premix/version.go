@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/record"
+	"premix/internal/record"
 )
 
 func (a *app) versionCommand() *cobra.Command {

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/engine"
-	"premix/internal/access"
-	"premix/watch"
-	"premix/watch/collect"
-	"premix/watch/series"
-	"premix/watch/serve"
+	"premix/internal/engine"
+	"premix/internal/kit/access"
+	"premix/internal/watch"
+	"premix/internal/watch/collect"
+	"premix/internal/watch/series"
+	"premix/internal/watch/web"
 )
 
 // watchFlags are the options of watch.
@@ -27,7 +27,7 @@ type watchFlags struct {
 	processes           bool
 	remote, remoteToken string
 	keep                struct{ raw, minute, hour, tasks durationFlag }
-	pages               serve.Pages
+	pages               web.Pages
 }
 
 func (a *app) watchCommand() *cobra.Command {
@@ -131,14 +131,14 @@ func (a *app) watch(o *watchFlags) (err error) {
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	server, err := serve.New(serve.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
-		Status: func() []serve.CollectorStatus { return statusOf(watcher) }})
+	server, err := web.New(web.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
+		Status: func() []web.CollectorStatus { return statusOf(watcher) }})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	var remote *serve.RemoteWrite
+	var remote *web.RemoteWrite
 	if o.remote != "" {
-		if remote, err = serve.NewRemoteWrite(db, serve.RemoteOptions{URL: o.remote, Token: remoteToken}); err != nil {
+		if remote, err = web.NewRemoteWrite(db, web.RemoteOptions{URL: o.remote, Token: remoteToken}); err != nil {
 			return errors.Join(err, db.Close())
 		}
 	}
@@ -167,10 +167,10 @@ func (a *app) watch(o *watchFlags) (err error) {
 	return errors.Join(err, db.Close(), watcher.Close())
 }
 
-func statusOf(w *collect.Watcher) []serve.CollectorStatus {
-	list := []serve.CollectorStatus{}
+func statusOf(w *collect.Watcher) []web.CollectorStatus {
+	list := []web.CollectorStatus{}
 	for _, s := range w.Status() {
-		list = append(list, serve.CollectorStatus{Name: s.Name, Last: s.Last, Error: s.Error, Seconds: s.Seconds, Skipped: s.Skipped})
+		list = append(list, web.CollectorStatus{Name: s.Name, Last: s.Last, Error: s.Error, Seconds: s.Seconds, Skipped: s.Skipped})
 	}
 	return list
 }

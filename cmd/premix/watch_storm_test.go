@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"premix/internal/unmount"
+	"premix/internal/kit/unmount"
 )
 
 // slowed is a machine on which a small disk of its own is used by tasks of premix, and

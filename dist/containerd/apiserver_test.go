@@ -22,7 +22,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"premix/internal/ports"
+	"premix/internal/testkit/ports"
 )
 
 // apiserver is the version that scripts/setup.sh builds.

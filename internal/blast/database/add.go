@@ -1,0 +1,284 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
+)
+
+// AddOptions are the source and the settings of a new database.
+type AddOptions struct {
+	Name   string
+	Source string // a FASTA file, gzip or not; an existing BLAST database; or a local copy
+	Type   Type   // of a FASTA file; "" for an existing database of one type
+
+	Fragments    int   // their number; 0: by FragmentSize, or as many as cores
+	FragmentSize int64 // approximate bytes of letters in each, as on disk
+
+	Version    int // of BLAST databases; 0: 5
+	ParseIDs   bool
+	Title      string // "": the source, as in makeblastdb
+	TaxID      int
+	TaxIDMap   string   // a file in the format of makeblastdb
+	Masks      []string // "dust" for nucleotides, "seg" for amino acids
+	Duplicates bool     // ids may be repeated
+	Recut      bool     // format an existing database again
+
+	Progress *Progress // updated during the call; may be nil
+}
+
+// Progress counts the progress of making a database. Its fields only grow.
+type Progress struct {
+	Whole     atomic.Int64 // bytes of the source
+	Checked   atomic.Int64 // of these, checked so far, uncompressed
+	Pieces    atomic.Int64 // total number of fragments
+	Formatted atomic.Int64 // number of finished fragments
+}
+
+// Add creates a database in home. It appears whole or not at all.
+func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description, error) {
+	if err := o.check(); err != nil {
+		return nil, nil, err
+	}
+	if err := owner.MkdirAll(home, 0o755); err != nil {
+		return nil, nil, accessError(home, err)
+	}
+	if err := notThere(home, o.Name); err != nil {
+		return nil, nil, err
+	}
+	if err := sweep(home); err != nil {
+		return nil, nil, err
+	}
+	tmp, release, err := newDir(home, ".new-")
+	if err != nil {
+		return nil, nil, accessError(home, err)
+	}
+	defer release()
+	r, desc, err := o.make(ctx, home, tmp)
+	if err != nil {
+		return nil, nil, accessError(home, err)
+	}
+	if err := errors.Join(writeRecord(tmp, r), os.WriteFile(filepath.Join(tmp, "change"), nil, 0o644)); err != nil {
+		return nil, nil, accessError(home, err)
+	}
+	// rename(2) refuses a directory that is not empty: if two calls add at the same time,
+	// the second one fails.
+	if err := beneath.Move(tmp, filepath.Join(home, o.Name), beneath.Durable); err != nil {
+		if there := notThere(home, o.Name); there != nil {
+			return nil, nil, there
+		}
+		return nil, nil, accessError(home, err)
+	}
+	return r, desc, nil
+}
+
+func (o *AddOptions) check() error {
+	if err := checkName(o.Name); err != nil {
+		return err
+	}
+	if o.Fragments > 0 && o.FragmentSize > 0 {
+		return &Error{Kind: Use, Message: "fragments are given by number and by size", Way: "give one of --fragments and --fragment-size"}
+	}
+	if o.Version == 0 {
+		o.Version = 5
+	}
+	if o.Version != 4 && o.Version != 5 {
+		return &Error{Kind: Use, Message: fmt.Sprintf("BLAST databases have no version %d", o.Version), Way: "give 4 or 5"}
+	}
+	if o.ParseIDs && o.Duplicates {
+		return &Error{Kind: Use, Message: "ids that are parsed cannot be there twice", Way: "leave one of --parse-seqids and --allow-duplicates away"}
+	}
+	if (o.TaxIDMap != "" || o.TaxID != 0) && o.Version == 4 {
+		return &Error{Kind: Use, Message: "databases of version 4 hold no taxonomy", Way: "leave --blastdb-version away"}
+	}
+	if o.TaxIDMap != "" && !o.ParseIDs {
+		return &Error{Kind: Use, Message: "a map of taxonomy ids needs parsed ids", Way: "give --parse-seqids too"}
+	}
+	for _, m := range o.Masks {
+		if want := map[Type]string{Nucl: "dust", Prot: "seg"}[o.Type]; o.Type != "" && m != want {
+			return &Error{Kind: Use, Message: fmt.Sprintf("there is no mask %q for type %s", m, o.Type), Way: "give --mask " + want}
+		}
+	}
+	if o.Progress == nil {
+		o.Progress = &Progress{}
+	}
+	return nil
+}
+
+// notThere fails if a database of that name exists. It removes one that a killed rm left
+// behind.
+func notThere(home, name string) error {
+	dir := filepath.Join(home, name)
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(dir, recordFile)); err == nil {
+		return &Error{Kind: Use, Message: fmt.Sprintf("there is a database %s already", name), Way: "remove it first: premix blast db rm " + name}
+	}
+	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
+	if err == nil {
+		defer held.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return accessError(dir, os.RemoveAll(dir))
+}
+
+// make creates a database in the directory tmp.
+func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Description, error) {
+	r := &Record{Format: recordFormat, Name: o.Name, Data: filepath.Join(home, o.Name, "data"), Added: time.Now().UTC().Truncate(time.Second)}
+	if isDir(o.Source) {
+		desc, err := o.adopt(r)
+		return r, desc, err
+	}
+	data := filepath.Join(tmp, "data")
+	if err := os.Mkdir(data, 0o755); err != nil {
+		return nil, nil, err
+	}
+	b := &builder{o: o, data: data, scratch: filepath.Join(tmp, "scratch")}
+	if err := os.Mkdir(b.scratch, 0o700); err != nil {
+		return nil, nil, err
+	}
+	st, err := os.Stat(o.Source)
+	switch {
+	case err == nil && st.Mode().IsRegular():
+		err = b.fasta(ctx, o.Source, o.Source)
+	case err == nil:
+		err = &Error{Kind: Use, Message: o.Source + " is not a regular file, and it has to be read twice", Way: "write it to a file first"}
+	case errors.Is(err, fs.ErrNotExist):
+		err = b.existing(ctx)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.RemoveAll(b.scratch); err != nil {
+		return nil, nil, err
+	}
+	desc, err := b.describe(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Bytes = desc.Bytes()
+	return r, desc, nil
+}
+
+// adopt uses a local copy in its present place, for example in a mounted tree.
+func (o *AddOptions) adopt(r *Record) (*Description, error) {
+	data, err := filepath.Abs(o.Source)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := ReadDescription(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is a directory without a %s", o.Source, descriptionFile), Way: "name a FASTA file, a BLAST database (its path without an ending), or a directory that premix blast db add has published", Err: err}
+	}
+	if err != nil {
+		return nil, &Error{Kind: Use, Message: err.Error(), Way: "fetch it again", Err: err}
+	}
+	if o.Fragments > 0 && o.Fragments != len(desc.Fragments) || o.FragmentSize > 0 {
+		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is cut into %d fragments already", o.Source, len(desc.Fragments)), Way: "leave --fragments and --fragment-size away"}
+	}
+	for _, f := range desc.Files {
+		st, err := os.Stat(filepath.Join(data, f.Name))
+		if err != nil {
+			return nil, err
+		}
+		if st.Size() != f.Size {
+			return nil, &Error{Kind: Damaged, Message: fmt.Sprintf("%s has %d bytes instead of %d", filepath.Join(data, f.Name), st.Size(), f.Size), Way: "fetch the directory again"}
+		}
+	}
+	r.Data, r.Bytes = data, desc.Bytes()
+	return desc, nil
+}
+
+// pieces returns the number of fragments for a number of letters.
+func (o *AddOptions) pieces(kind Type, letters int64) int {
+	switch {
+	case o.Fragments > 0:
+		return o.Fragments
+	case o.FragmentSize > 0:
+		bytes := letters
+		if kind == Nucl {
+			bytes = (letters + 3) / 4 // two bits a letter
+		}
+		return int(max(1, (bytes+o.FragmentSize-1)/o.FragmentSize))
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// Remove removes a database from memory and from the disk. A tree published from it stays
+// in its store. Remove waits for all users of the database.
+func Remove(home, name string) error {
+	unlock, err := lockChange(home, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := readRecord(home, name)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(home, name)
+	// From here on, the database cannot be opened any more.
+	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
+		return accessError(dir, err)
+	}
+	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	if desc, err := ReadDescription(r.Data); err == nil {
+		if in := ramDir(home, name, desc.ID); isDir(in) {
+			if err := removeResident(in); err != nil {
+				return err
+			}
+		}
+	}
+	return accessError(dir, os.RemoveAll(dir))
+}
+
+// lockChange takes the lock under which a database is changed.
+func lockChange(home, name string) (func(), error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	f, err := lockFile(filepath.Join(home, name, "change"), lock.Exclusive)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := readRecord(home, name); err != nil {
+			return nil, err
+		}
+		return nil, damagedError(name, err)
+	}
+	if err != nil {
+		return nil, accessError(home, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// sortedFiles returns the names of the files in a directory, sorted.
+func sortedFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && e.Name() != descriptionFile {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}

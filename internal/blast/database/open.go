@@ -1,0 +1,177 @@
+package database
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lock"
+)
+
+// Database is a database that can be searched until it is closed.
+type Database struct {
+	Name      string
+	Type      Type
+	Title     string
+	Version   int // of BLAST databases: 4 or 5
+	ParsedIDs bool
+	Masks     []string
+	Sequences int64
+	Letters   int64
+	Whole     string // path of an alias of the whole, without extension, as -db needs it
+	Fragments []Fragment
+	Resident  bool // the paths are in memory
+	ID        string
+
+	locks []*os.File
+}
+
+// Fragment is a part of a database that can be searched by itself, with the statistics of
+// the whole.
+type Fragment struct {
+	Path      string // of its alias, without extension
+	First     int64  // OID of its first sequence in the whole
+	Sequences int64
+	Letters   int64
+}
+
+// Open opens a database of the directory home, see [Home]. The database is not moved or
+// removed until it is closed.
+func Open(home, name string) (*Database, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(home, name)
+	held, err := lockShared(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = readRecord(home, name) // it has the better error
+		if err == nil {
+			err = damagedError(name, fs.ErrNotExist)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := open(home, name)
+	if err != nil {
+		held.Close()
+		return nil, err
+	}
+	d.locks = append(d.locks, held)
+	return d, nil
+}
+
+func open(home, name string) (*Database, error) {
+	r, err := readRecord(home, name)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := ReadDescription(r.Data)
+	if err != nil {
+		return nil, damagedError(name, err)
+	}
+	d := &Database{
+		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, Masks: desc.Masks,
+		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID,
+	}
+	aliases := filepath.Join(home, name, "alias")
+	ram, held, err := enter(home, name, desc.ID)
+	if err != nil {
+		return nil, err
+	}
+	if d.Resident = held != nil; d.Resident {
+		d.locks = append(d.locks, held)
+		aliases = filepath.Join(ram, "alias")
+	} else {
+		if err := os.MkdirAll(aliases, 0o755); err != nil {
+			return nil, accessError(aliases, err)
+		}
+		if err := putAliases(desc, r.Data, aliases); err != nil {
+			return nil, err
+		}
+	}
+	d.Whole = filepath.Join(aliases, wholeAlias)
+	for i, p := range desc.Fragments {
+		d.Fragments = append(d.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
+	}
+	return d, nil
+}
+
+// Close releases the database.
+func (d *Database) Close() error {
+	var err error
+	for _, l := range d.locks {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+const wholeAlias = "whole"
+
+func fragmentAlias(i int) string { return fmt.Sprintf("%03d", i) }
+
+// putAliases writes the missing aliases of the files in the directory data into the
+// directory dir. Their paths are absolute, because BLAST+ would search relative ones in its
+// working directory first.
+func putAliases(d *Description, data, dir string) error {
+	var all []string
+	put := func(name, text string) error {
+		path := filepath.Join(dir, name+"."+d.Type.letter()+"al")
+		if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, []byte(text)) {
+			return nil
+		}
+		return accessError(dir, replaceFile(path, []byte(text), beneath.Volatile))
+	}
+	for i, p := range d.Fragments {
+		all = append(all, p.Volumes...)
+		text := aliasText(d.Title, data, p.Volumes) + fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", d.Sequences, d.Letters)
+		if err := put(fragmentAlias(i), text); err != nil {
+			return err
+		}
+	}
+	return put(wholeAlias, aliasText(d.Title, data, all))
+}
+
+func aliasText(title, data string, volumes []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "TITLE %s\nDBLIST", title)
+	for _, v := range volumes {
+		fmt.Fprintf(&b, " \"%s\"", filepath.Join(data, v))
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+// lockShared takes the shared lock of a database.
+func lockShared(dir string) (*os.File, error) {
+	return lockFile(filepath.Join(dir, "lock"), lock.Shared)
+}
+
+// lockFile locks an existing file, and waits for the lock if necessary.
+func lockFile(path string, kind lock.Kind) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		f, err = os.Open(path) // flock(2) does not need write permission
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Await(context.Background(), f, kind); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,248 @@
+package database
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/regex"
+)
+
+// Type is the type of the sequences in a database, as makeblastdb names it.
+type Type string
+
+const (
+	Nucl Type = "nucl"
+	Prot Type = "prot"
+)
+
+// letter returns the first letter of the extensions of its files.
+func (t Type) letter() string { return string(t[:1]) }
+
+// descriptionFile is the name of a description in the local copy.
+const descriptionFile = "database.json"
+
+const descriptionFormat = "premix blast database 1"
+
+// Description describes a database independently of its place.
+type Description struct {
+	Format    string     `json:"format"`
+	ID        string     `json:"id"` // digest of the fields below, its first 32 digits
+	Type      Type       `json:"type"`
+	Title     string     `json:"title"`
+	Version   int        `json:"version"` // of BLAST databases: 4 or 5
+	ParsedIDs bool       `json:"parsed_ids"`
+	Date      time.Time  `json:"date"`
+	Masks     []string   `json:"masks,omitempty"`
+	Sequences int64      `json:"sequences"`
+	Letters   int64      `json:"letters"`
+	Fragments []Piece    `json:"fragments"`
+	Files     []DataFile `json:"files"`
+}
+
+// Piece is a fragment in a description.
+type Piece struct {
+	Volumes   []string `json:"volumes"`
+	First     int64    `json:"first"` // OID of its first sequence in the whole
+	Sequences int64    `json:"sequences"`
+	Letters   int64    `json:"letters"`
+}
+
+// DataFile is a file of a database.
+type DataFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	BLAKE3 string `json:"blake3"`
+}
+
+// Bytes returns the size of all files.
+func (d *Description) Bytes() (n int64) {
+	for _, f := range d.Files {
+		n += f.Size
+	}
+	return n
+}
+
+// Record is the data that a machine stores about a database.
+type Record struct {
+	Format string    `json:"format"`
+	Name   string    `json:"name"`
+	Data   string    `json:"data"`            // directory of the local copy, absolute
+	Warm   bool      `json:"warm"`            // it should be resident
+	Store  string    `json:"store,omitempty"` // store to which it was published
+	Ref    string    `json:"ref,omitempty"`
+	Tree   string    `json:"tree,omitempty"`
+	Added  time.Time `json:"added"`
+	Bytes  int64     `json:"bytes"` // of all files
+}
+
+const (
+	recordFile   = "record.json"
+	recordFormat = "premix blast record 1"
+)
+
+// Home returns the directory of this user's databases: in $PREMIX_HOME, or in the user's
+// data directory.
+func Home() (string, error) {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		abs, err := filepath.Abs(home)
+		return filepath.Join(abs, "blast"), err
+	}
+	if data := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(data) {
+		return filepath.Join(data, "premix", "blast"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("find a place for BLAST databases: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
+	}
+	return filepath.Join(home, ".local", "share", "premix", "blast"), nil
+}
+
+var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// isName compares the length in code: a counted repetition makes a regular expression
+// expensive to compile, and that would happen at every start of premix.
+func isName(s string) bool { return len(s) <= 100 && nameForm().MatchString(s) }
+
+// checkName refuses names that cannot be file names, or that cannot be used in aliases.
+func checkName(name string) error {
+	if !isName(name) {
+		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), Way: "use letters, digits, points, underscores and hyphens"}
+	}
+	return nil
+}
+
+// readRecord reads the record of a database.
+func readRecord(home, name string) (*Record, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(filepath.Join(home, name, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Kind: NotThere, Message: fmt.Sprintf("there is no database %s", name), Way: "premix blast db ls lists them, premix blast db add makes one"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, damagedError(name, fmt.Errorf("its record: %w", err))
+	}
+	if r.Format != recordFormat {
+		return nil, damagedError(name, fmt.Errorf("its record has the format %q, and %q is known", r.Format, recordFormat))
+	}
+	return &r, nil
+}
+
+// writeRecord replaces the record of a database.
+func writeRecord(dir string, r *Record) error { return writeJSON(filepath.Join(dir, recordFile), r) }
+
+// ReadDescription reads the description of a local copy.
+func ReadDescription(data string) (*Description, error) {
+	content, err := os.ReadFile(filepath.Join(data, descriptionFile))
+	if err != nil {
+		return nil, err
+	}
+	var d Description
+	if err := json.Unmarshal(content, &d); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, descriptionFile), err)
+	}
+	return &d, d.check()
+}
+
+// check refuses an inconsistent description: it may come from an untrusted source, and its
+// names are used as paths.
+func (d *Description) check() error {
+	if d.Format != descriptionFormat {
+		return fmt.Errorf("its description has the format %q, and %q is known", d.Format, descriptionFormat)
+	}
+	if d.Type != Nucl && d.Type != Prot {
+		return fmt.Errorf("its type is %q", d.Type)
+	}
+	if !isName(d.ID) {
+		return fmt.Errorf("its id is %q", d.ID)
+	}
+	if strings.ContainsAny(d.Title, "\r\n") {
+		return fmt.Errorf("its title has more than one line")
+	}
+	var sequences, letters int64
+	for i, p := range d.Fragments {
+		if p.First != sequences || p.Sequences <= 0 || p.Letters <= 0 || len(p.Volumes) == 0 {
+			return fmt.Errorf("fragment %d does not follow the one before", i)
+		}
+		for _, v := range p.Volumes {
+			if !isName(v) {
+				return fmt.Errorf("a volume has the name %q", v)
+			}
+		}
+		sequences, letters = sequences+p.Sequences, letters+p.Letters
+	}
+	if sequences != d.Sequences || letters != d.Letters || sequences == 0 {
+		return fmt.Errorf("its fragments do not add up to the whole")
+	}
+	for _, f := range d.Files {
+		if !isName(f.Name) || f.Name == descriptionFile || f.Size < 0 {
+			return fmt.Errorf("a file has the name %q", f.Name)
+		}
+	}
+	return nil
+}
+
+// List returns the names of all databases, sorted.
+func List(home string) ([]string, error) {
+	entries, err := os.ReadDir(home)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := []string{}
+	for _, e := range entries {
+		if !isName(e.Name()) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(home, e.Name(), recordFile)); err == nil {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// writeJSON replaces a file by v as JSON, and syncs it.
+func writeJSON(path string, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return replaceFile(path, b.Bytes(), beneath.Durable)
+}
+
+// replaceFile replaces a file atomically. Other users may read it, whatever the umask.
+func replaceFile(path string, content []byte, how beneath.Durability) error {
+	dir, err := beneath.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	f, err := dir.Create(0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(content); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	return f.Replace(filepath.Base(path), how)
+}

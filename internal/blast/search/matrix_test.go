@@ -1,0 +1,735 @@
+package search
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"premix/internal/blast/database"
+)
+
+// The pieces of the conformance matrix that are run by `make soak-blast`, each for some
+// minutes; `make test` runs some cells of each. A cell is a program, a database, queries,
+// options, a format and a number of fragments, or a group of queries; the outputs of
+// BLAST+ on the whole database and of premix are compared byte by byte.
+
+// testData reads a file of PREMIX_TESTDATA, of which each nth record is taken.
+func testData(t *testing.T, name string, nth int) string {
+	t.Helper()
+	top := os.Getenv("PREMIX_TESTDATA")
+	if top == "" {
+		t.Skip("PREMIX_TESTDATA is not set: it names a directory with real sequences, blast/ among them")
+	}
+	text, err := os.ReadFile(filepath.Join(top, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	seen := map[string]bool{}
+	for i, record := range strings.Split("\n"+string(text), "\n>")[1:] {
+		id, _, _ := strings.Cut(strings.Fields(record)[0], "\n")
+		if i%nth == 0 && !seen[id] {
+			seen[id] = true
+			b.WriteString(">" + strings.TrimSuffix(record, "\n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// some are each nth of the records of a FASTA text, numbered from first.
+func some(fasta string, first, nth int) string {
+	var b strings.Builder
+	for i, record := range strings.Split("\n"+fasta, "\n>")[1:] {
+		if i >= first && (i-first)%nth == 0 {
+			b.WriteString(">" + strings.TrimSuffix(record, "\n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// records takes FASTA apart.
+func records(fasta []byte) (list [][]byte) {
+	for _, record := range bytes.Split(append([]byte("\n"), fasta...), []byte("\n>"))[1:] {
+		list = append(list, []byte(">"+strings.TrimSuffix(string(record), "\n")+"\n"))
+	}
+	return list
+}
+
+// Real sequences: ribosomal RNA of archaea, which resembles itself much; proteins of
+// mitochondria, whose families are large.
+func TestConformanceReal(t *testing.T) {
+	needBLAST(t)
+	cuts, nth := []int{2}, 40
+	if soak() {
+		cuts, nth = cutsIntoAll, 8
+	}
+	proteins := testData(t, "blast/prokka_Mitochondria_sprot.faa", max(1, nth/8))
+	several := some(proteins, 3, 97)
+	query := func(c *corpus, dna string) *corpus {
+		c.query(t, "several-protein", several+">nothing\nWWCCWWHHMM\n")
+		c.query(t, "one-protein", some(proteins, 7, 1<<30))
+		c.query(t, "several-dna", dna+">nothing\n"+letters(rand.New(rand.NewPCG(9, 9)), 40, "ACGT")+"\n")
+		c.query(t, "one-dna", string(records([]byte(dna))[0]))
+		return c
+	}
+	var coded strings.Builder // what codes for some of the proteins
+	for _, record := range records([]byte(several)) {
+		head, seq, _ := strings.Cut(string(record), "\n")
+		coded.WriteString(head + "\n" + coding(strings.ReplaceAll(seq, "\n", "")) + "\n")
+	}
+	mitochondria := query(newCorpus(t, "mitochondria", proteins, database.Prot, cuts, database.AddOptions{}), coded.String())
+	gene := testData(t, "bact14/queries/q.gene.fasta", 1)
+	ribosomal := func(name string, nth int) *corpus {
+		rna := testData(t, "blast/silva-arc-16s-id95.fasta", nth)
+		return query(newCorpus(t, name, rna, database.Nucl, cuts, database.AddOptions{}), gene+some(rna, 5, 31))
+	}
+	rna := ribosomal("rna", nth)
+	few := rna
+	if nth < 40 {
+		few = ribosomal("few", 40)
+	}
+	matrix(t, func(program string, kind database.Type) *corpus {
+		switch {
+		case kind == database.Prot:
+			return mitochondria
+		case program == "tblastx": // it finds so much in six frames that most of its time is printing
+			return few
+		}
+		return rna
+	}, false)
+}
+
+// coding is DNA that codes for a protein.
+func coding(protein string) string {
+	var b strings.Builder
+	for i := range len(protein) {
+		b.WriteString(codons[protein[i]]) // what is no amino acid is left out
+	}
+	return b.String()
+}
+
+// Databases of both versions, with parsed ids, taxonomy and masks.
+func TestConformanceKinds(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(21, 22))
+	g := newGenes(r, 3)
+	taxa := filepath.Join(t.TempDir(), "taxa")
+	if err := os.WriteFile(taxa, []byte("seq2 9606\nseq3 562\nseq5 562\nseq8 4932\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	families := 2
+	if soak() {
+		families = 6
+	}
+	text := map[database.Type]string{database.Nucl: generated(r, g, false, families), database.Prot: generated(r, g, true, families)}
+	mask := map[database.Type]string{database.Nucl: "dust", database.Prot: "seg"}
+	kinds := map[string]database.AddOptions{
+		"v4":               {Version: 4},
+		"v4-parsed":        {Version: 4, ParseIDs: true},
+		"v5-parsed":        {ParseIDs: true},
+		"v5-parsed-taxmap": {ParseIDs: true, TaxIDMap: taxa},
+		"v5-taxid":         {TaxID: 562},
+		"v5-masks":         {Masks: []string{"MASK"}},
+		"v4-masks":         {Version: 4, ParseIDs: true, Masks: []string{"MASK"}},
+	}
+	for name, o := range kinds {
+		t.Run(name, func(t *testing.T) {
+			n := &counts{}
+			defer func() { t.Logf("%d of %d equal", n.same, n.all) }()
+			if !soak() && name != "v4-parsed" && name != "v5-parsed-taxmap" {
+				t.Skip("in long runs only: PREMIX_SOAK=blast")
+			}
+			cuts := []int{3}
+			if soak() {
+				cuts = cutsIntoAll
+			}
+			for kind, fasta := range text {
+				o := o
+				if o.Masks != nil {
+					o.Masks = []string{mask[kind]}
+				}
+				c := newCorpus(t, "database", fasta, kind, cuts, o)
+				c.query(t, "dna", ">first\n"+g.dna[1]+"\n>nothing\nACGTACCTTAGGACC\n>last\n"+mutated(r, g.dna[2], 10, "ACGT")+"\n")
+				c.query(t, "protein", ">first\n"+g.protein[1]+"\n>nothing\nWWCCWWHHMM\n>last\n"+mutated(r, g.protein[2], 10, "ARNDCQEGHILKMFPSTWYV")+"\n")
+				for _, p := range programs {
+					query := map[bool]string{true: "protein", false: "dna"}[p.proteins]
+					if p.db != kind || !soak() && p.name != "blastn" && p.name != "blastp" {
+						continue
+					}
+					for i, f := range append(formatsOf(p.name), "6 qacc sacc sseqid sallseqid staxid staxids saccver evalue") {
+						for j, o := range []string{"", "-max_target_seqs 5", "-max_target_seqs 1 -evalue 1e-3"} {
+							if late(t) {
+								return
+							}
+							if soak() || j == i%3 {
+								c.compareCuts(t, n, p.name, query, append(strings.Fields(o), "-outfmt", f), c.turn(i+j))
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// together compares what each job gets of a common search with what BLAST+ prints for it
+// alone.
+func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte, args []string, s Settings) {
+	t.Helper()
+	for k, d := range c.cuts {
+		o, err := ParseOptions(append([]string{"-db", c.name}, args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []Job
+		var got []*bytes.Buffer
+		for _, text := range jobs {
+			got = append(got, &bytes.Buffer{})
+			list = append(list, Job{text, got[len(got)-1]})
+		}
+		err = Together(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
+			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
+		if exit := (*ExitError)(nil); errors.As(err, &exit) {
+			// It fails as a whole, where BLAST+ fails.
+			n.all++
+			if want := alonePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Said) != want.stderr {
+				t.Errorf("%s %q: status %d, want %d: %s", program, args, exit.Code, want.code, differ(want.stderr, string(exit.Said)))
+			} else {
+				n.same++
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s %q: %v", program, args, err)
+			continue
+		}
+		for i, text := range jobs {
+			n.all++
+			if want := alonePlain(t, program, d, text, args).stdout; got[i].String() != want {
+				t.Errorf("%s %q on %d fragments, job %d: %s", program, args, k, i, differ(want, got[i].String()))
+			} else {
+				n.same++
+			}
+		}
+	}
+
+}
+
+// alonePlain is what BLAST+ says of queries from standard input.
+func alonePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) answer {
+	t.Helper()
+	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), tool(program), append([]string{"-db", d.Name}, args...)...)
+	cmd.Env = environment(places(dir, true))
+	cmd.Dir = dir
+	cmd.Stdin = bytes.NewReader(queries)
+	return answered(t, cmd)
+}
+
+// Queries of several jobs, searched for together.
+func TestConformanceTogether(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(31, 32))
+	g := newGenes(r, 4)
+	cuts, families := []int{2}, 2
+	if soak() {
+		cuts, families = []int{4}, 6
+	}
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, database.AddOptions{}),
+	}
+	amino := "ARNDCQEGHILKMFPSTWYV"
+	jobs := map[bool][][]byte{
+		false: {
+			[]byte(">a <&> \"one\"\n" + g.dna[0] + "\n"),
+			[]byte(">same\n" + mutated(r, g.dna[1], 12, "ACGT")),
+			[]byte(">nothing\nACGTACCTTAGGACCATTTACGATC\n"),
+			[]byte(">same\n" + g.dna[2] + "\n>none\nTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT\n>#7 hits found\n" + g.dna[3][:200] + "\n"),
+			[]byte(">\n" + g.dna[3] + "\n"),
+			[]byte(">piece, two\n" + g.dna[0][40:] + "\n"),
+		},
+		true: {
+			[]byte(">a protein\n" + g.protein[0] + "\n"),
+			[]byte(">same\n" + mutated(r, g.protein[1], 8, amino)),
+			[]byte(">nothing\nWWCCWWHHMM\n"),
+			[]byte(">same\n" + g.protein[2] + "\n>second\n" + mutated(r, g.protein[3], 6, amino) + "\n"),
+			[]byte(">\n" + g.protein[3] + "\n"),
+		},
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			var n counts
+			sets := []string{"", "-max_target_seqs 1", "-max_target_seqs 5 -evalue 1e-3", "-evalue 1000"}
+			sets = append(sets, p.options...)
+			if !soak() {
+				sets = sets[:1]
+			}
+			for i, f := range append(formatsOf(p.name), "6 sseqid qstart btop evalue") {
+				for j, o := range sets {
+					// Without PREMIX_SOAK: all formats of blastn, one of each other.
+					if !soak() && p.name != "blastn" && (i+len(p.name))%7 != 0 {
+						continue
+					}
+					if late(t) {
+						t.Logf("%d of %d equal", n.same, n.all)
+						return
+					}
+					mode := []Mode{Auto, Fragments}[(i+j)%2]
+					if soak() || i%3 > 0 {
+						mode = Auto
+					}
+					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Mode: mode, Cores: 2})
+				}
+			}
+			t.Logf("%d of %d equal", n.same, n.all)
+		})
+	}
+}
+
+// Groups of queries side by side.
+func TestConformanceQueries(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(41, 42))
+	g := newGenes(r, 4)
+	families, copies := 2, 5
+	if soak() {
+		families, copies = 4, 12
+	}
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, []int{2}, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, []int{2}, database.AddOptions{}),
+	}
+	var many, coded strings.Builder
+	for i := range copies * len(g.protein) {
+		p := mutated(r, g.protein[i%len(g.protein)], 6, "ARNDCQEGHILKMFPSTWYV")
+		if i%7 == 3 {
+			p = "XXXXXXXXXXXXXXXX" // BLAST+ warns
+		}
+		fmt.Fprintf(&many, ">q%d of many <one>\n%s\n", i, p)
+		fmt.Fprintf(&coded, ">q%d\n%s\n", i, coding(strings.ReplaceAll(p, "X", "A")))
+	}
+	for _, c := range dbs {
+		c.query(t, "many-protein", many.String())
+		c.query(t, "many-dna", coded.String())
+	}
+	for _, p := range programs {
+		if tool(p.name) == "blastn" {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			c, query := dbs[p.db], map[bool]string{true: "many-protein", false: "many-dna"}[p.proteins]
+			var n counts
+			for i, f := range []string{"5", "6", "7", "10", "15", "6 qseqid sseqid stitle qseq"} {
+				for j, o := range append([]string{"", "-max_target_seqs 3"}, p.options...) {
+					if strings.Contains(o, "-max_hsps") || !soak() && (j > 1 || (i+j+len(p.name))%4 > 0) {
+						continue
+					}
+					if late(t) {
+						t.Logf("%d of %d equal", n.same, n.all)
+						return
+					}
+					args := append([]string{"-db", c.name, "-query", c.queries[query]}, append(strings.Fields(o), "-outfmt", f)...)
+					want := plain(t, p.name, c.cuts[2], args)
+					got := searched(t, p.name, c.cuts[2], args, Settings{Mode: Queries, Cores: 3})
+					n.all++
+					switch {
+					case got.stdout != want.stdout:
+						t.Errorf("%s %q: %s", p.name, args, differ(want.stdout, got.stdout))
+					case got.stderr != want.stderr || got.code != want.code:
+						t.Errorf("%s %q: status %d, want %d; on standard error %s", p.name, args, got.code, want.code, differ(want.stderr, got.stderr))
+					default:
+						n.same++
+					}
+				}
+			}
+			t.Logf("%d of %d equal", n.same, n.all)
+		})
+	}
+}
+
+// Which way is taken, and what is said of it.
+func TestWay(t *testing.T) {
+	few := &queries{fasta: true, count: 3, letters: 900, last: 300}
+	many := &queries{fasta: true, count: 400, letters: 120_000, last: 300}
+	for _, c := range []struct {
+		program, args string
+		mode          Mode
+		q             *queries
+		cores         int
+		want          Mode
+		why           string
+	}{
+		{"blastn", "-outfmt 6", Auto, few, 2, Whole, "3 queries"},
+		{"blastp", "-outfmt 5", Auto, many, 2, Queries, "400 queries"},
+		{"blastp", "-outfmt 5", Auto, many, 1, Whole, "one core"},
+		{"blastp", "-outfmt 6", Auto, many, 2, Whole, "threads share it"},
+		{"blastn", "-outfmt 5", Auto, many, 2, Whole, "threads share it"},
+		{"blastp", "-outfmt 5 -culling_limit 1", Auto, many, 2, Whole, "-culling_limit concerns"},
+		{"blastp", "-outfmt 5 -culling_limit 1", Queries, many, 2, Whole, "-culling_limit concerns"},
+		{"blastp", "-outfmt 0", Queries, many, 2, Whole, "-outfmt 0 is printed for all queries at once"},
+		{"blastn", "-outfmt 6", Queries, many, 2, Whole, "first query"},
+		{"blastp", "-outfmt 6", Fragments, few, 2, Fragments, "as asked for"},
+		{"blastp", "-outfmt 6", Whole, few, 2, Whole, "as asked for"},
+	} {
+		o, err := ParseOptions(strings.Fields(c.args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{Program: c.program, Options: o, Database: &database.Database{Letters: 1000}, Settings: Settings{Mode: c.mode, Cores: c.cores}}
+		if got, why, _ := r.way(c.q); got != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s %s, mode %v: %v (%s), want %v (%s)", c.program, c.args, c.mode, got, why, c.want, c.why)
+		}
+	}
+}
+
+// A known exception: blastn overlooks weak HSPs at the edges of a batch of queries. What a
+// job would not have got alone is not given to it: such jobs are searched for on their
+// own.
+func TestEdges(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(51, 52))
+	var fasta strings.Builder
+	var jobs [][]byte
+	record := func(i int) string {
+		// Words at both ends, which the database has in both directions.
+		first, last := dna(r, 12+i%3), dna(r, 12+(i+1)%3)
+		if i%5 == 4 {
+			first, last = dna(r, 28+i%3), dna(r, 28+i%4)
+		}
+		for k := range 4 {
+			for j, w := range []string{first, last, complement(first), complement(last)} {
+				fmt.Fprintf(&fasta, ">s%d-%d-%d\n%s\n", i, k, j, dna(r, 50+k)+w+dna(r, 60))
+			}
+		}
+		return fmt.Sprintf(">q%d\n%s\n", i, dna(r, i%3)+first+dna(r, 300)+last)
+	}
+	for i := range 6 {
+		jobs = append(jobs, []byte(record(i)))
+	}
+	jobs = append(jobs, []byte(record(6)+record(7)))
+	// By itself blastn makes several batches of this one.
+	var many strings.Builder
+	for i := range 24 {
+		many.WriteString(record(8 + i))
+	}
+	jobs = append(jobs, []byte(many.String()))
+	c := newCorpus(t, "words", fasta.String(), database.Nucl, []int{2}, database.AddOptions{})
+	met := map[string]int{}
+	var n counts
+	for i, o := range []string{"-task blastn", "-task blastn -strand plus", "-task blastn -strand minus", "-task megablast -word_size 12", "-task megablast",
+		"-task blastn -word_size 14 -evalue 1", "-task blastn-short", "-task dc-megablast"} {
+		args := append(strings.Fields(o), "-dust", "no", "-searchsp", "60000000")
+		d := c.cuts[2]
+		var separate int
+		for _, text := range jobs {
+			separate += strings.Count(alonePlain(t, "blastn", d, text, append(args, "-outfmt", "6")).stdout, "\n")
+		}
+		t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
+		at := alonePlain(t, "blastn", d, bytes.Join(jobs, nil), append(args, "-outfmt", "6")).stdout
+		if err := os.Unsetenv("BATCH_SIZE"); err != nil {
+			t.Fatal(err)
+		}
+		met[o] = strings.Count(at, "\n") - separate
+		t.Logf("%s: %d hits, %d more together", o, separate, met[o])
+		formats := []string{"6", "5", "0", "7", "10", "15", "17"}
+		if !soak() {
+			formats = formats[i%len(formats):][:1]
+		}
+		for _, f := range formats {
+			c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+		}
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+	for _, o := range []string{"-task blastn", "-task blastn -strand plus", "-task blastn -strand minus", "-task megablast -word_size 12"} {
+		if met[o] <= 0 {
+			t.Errorf("%s finds nothing more in a common search: this test does not meet what it is for", o)
+		}
+	}
+	for _, o := range []string{"-task megablast", "-task blastn-short"} {
+		if met[o] != 0 {
+			t.Errorf("%s finds %d hits more in a common search, where no edge should matter", o, met[o])
+		}
+	}
+}
+
+// complement is the other strand.
+func complement(s string) string {
+	b := []byte(s)
+	slices.Reverse(b)
+	return strings.NewReplacer("A", "T", "C", "G", "G", "C", "T", "A").Replace(string(b))
+}
+
+// Where edges matter, and how long a run of equal letters is that needs none.
+func TestEdgesOf(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		matter bool
+		strong int
+	}{
+		{"", false, 28},
+		{"-task megablast -word_size 16", false, 16},
+		{"-word_size 12", true, 15},
+		{"-task blastn", true, 15},
+		{"-task blastn -word_size 15", false, 15},
+		{"-task blastn-short", false, 15},
+		{"-task dc-megablast", true, 21},
+		{"-task rmblastn", true, math.MaxInt},
+		{"-task blastn -reward 0 -penalty 0", true, math.MaxInt},
+	} {
+		o, err := ParseOptions(strings.Fields(c.args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := (&Request{Program: "blastn", Options: o}).edges(); e.matter != c.matter || e.strong != c.strong {
+			t.Errorf("%s: %v, %d letters; want %v, %d", c.args, e.matter, e.strong, c.matter, c.strong)
+		}
+	}
+	e := edges{matter: true, strong: 15}
+	for _, c := range []struct {
+		h    hsp
+		want bool
+	}{
+		{hsp{1, []run{{1, 14}}}, true},
+		{hsp{1, []run{{1, 15}}}, false},
+		{hsp{margin, []run{{margin, 14}}}, true},
+		{hsp{margin + 1, []run{{margin + 1, 14}}}, false},
+	} {
+		if got := e.more([]hsp{c.h}); got != c.want {
+			t.Errorf("%v: %v", c.h, got)
+		}
+	}
+}
+
+// A known exception: what BLAST+ says to standard error is not told to the jobs of a
+// group.
+func TestTogetherSaysNothing(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(61, 62))
+	c := newCorpus(t, "proteins", generated(r, newGenes(r, 2), true, 2), database.Prot, []int{2}, database.AddOptions{})
+	o, err := ParseOptions([]string{"-db", c.name, "-outfmt", "6"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	jobs := []Job{{[]byte(">a\nXXXXXXXXXXXXXXX\n"), io.Discard}, {[]byte(">b\nMKVLAAGIVGLLLAQWERTYHHKLPN\n"), io.Discard}}
+	if err := Together(t.Context(), Request{Program: "blastp", Database: c.cuts[2], Options: o, Stderr: &errs}, jobs); err != nil || errs.Len() > 0 {
+		t.Errorf("%v, %q", err, errs.String())
+	}
+}
+
+// A known exception: BLAST+ keeps a list of preliminary hits that is little longer than
+// -max_target_seqs, and loses good ones where many compete. Fragments have such a list
+// each: what they find is at least as good, hit by hit.
+func TestFragmentsFindWhatBLASTLoses(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(71, 72))
+	var fasta strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&fasta, ">s%d\n%s\n", i, peptide(r, 120))
+	}
+	c := newCorpus(t, "proteins", fasta.String(), database.Prot, []int{4}, database.AddOptions{})
+	c.query(t, "q", ">q\n"+peptide(r, 300)+"\n")
+	args := []string{"-db", c.name, "-query", c.queries["q"], "-evalue", "1000", "-max_target_seqs", "20", "-outfmt", "6 sseqid evalue score"}
+	whole := strings.Split(strings.TrimSpace(plain(t, "blastp", c.cuts[4], args).stdout), "\n")
+	merged := strings.Split(strings.TrimSpace(searched(t, "blastp", c.cuts[4], args, Settings{Mode: Fragments, Cores: 4}).stdout), "\n")
+	if len(merged) < len(whole) {
+		t.Fatalf("%d hits of fragments, %d of the whole", len(merged), len(whole))
+	}
+	score := func(row string) (e float64, s int) {
+		if _, err := fmt.Sscanf(strings.SplitN(row, "\t", 2)[1], "%g\t%d", &e, &s); err != nil {
+			t.Fatal(err)
+		}
+		return e, s
+	}
+	var e1, e2 float64
+	for i := range whole {
+		a, _ := score(whole[i])
+		b, _ := score(merged[i])
+		e1, e2 = e1+a, e2+b
+	}
+	if e2 > e1 {
+		t.Errorf("e-values of fragments add up to %g, of the whole to %g", e2, e1)
+	}
+	t.Logf("%d hits; e-values add up to %g on fragments, %g on the whole", len(merged), e2, e1)
+}
+
+// The same exception, with ribosomal RNA, where hundreds of sequences compete for few
+// places: hits of fragments are as good as those of the whole or better, place by place.
+func TestFragmentsKeepBetterHits(t *testing.T) {
+	needBLAST(t)
+	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
+	c := newCorpus(t, "rna", rna, database.Nucl, []int{4}, database.AddOptions{})
+	c.query(t, "q", testData(t, "bact14/queries/q.gene.fasta", 1)+some(rna, 5, 131))
+	for _, hits := range []string{"1", "5", "7", "50", "250"} {
+		args := []string{"-db", c.name, "-query", c.queries["q"], "-max_target_seqs", hits, "-max_hsps", "1", "-outfmt", "6 qseqid sseqid score"}
+		whole := strings.Split(strings.TrimSpace(plain(t, "blastn", c.cuts[4], args).stdout), "\n")
+		merged := strings.Split(strings.TrimSpace(searched(t, "blastn", c.cuts[4], args, Settings{Mode: Fragments, Cores: 4}).stdout), "\n")
+		if len(whole) != len(merged) {
+			t.Errorf("%s hits: %d rows of fragments, %d of the whole", hits, len(merged), len(whole))
+			continue
+		}
+		same := 0
+		for i := range whole {
+			a, b := strings.Split(whole[i], "\t"), strings.Split(merged[i], "\t")
+			if whole[i] == merged[i] {
+				same++
+			}
+			x, err1 := strconv.Atoi(a[2])
+			y, err2 := strconv.Atoi(b[2])
+			if err1 != nil || err2 != nil || a[0] != b[0] || y < x {
+				t.Errorf("%s hits, row %d: %q of fragments is worse than %q", hits, i, merged[i], whole[i])
+			}
+		}
+		t.Logf("%s hits: %d of %d rows equal, the others better", hits, same, len(whole))
+	}
+}
+
+// Linked HSPs in hits of equal e-values, all of which have a place in the list of hits, or
+// not.
+func TestConformanceLinked(t *testing.T) {
+	needBLAST(t)
+	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
+	c := newCorpus(t, "rna", rna, database.Nucl, []int{2, 4}, database.AddOptions{})
+	at := strings.Index(rna, ">UncA6829 ")
+	if at < 0 {
+		t.Fatal("the sequence UncA6829 is not among those of the database")
+	}
+	c.query(t, "q", string(records([]byte(rna[at:]))[0]))
+	var n counts
+	for _, hits := range []string{"500", "12"} {
+		c.compare(t, &n, "tblastx", "q", []string{"-max_target_seqs", hits, "-outfmt", "6"})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}
+
+// Groups of more letters than blastn takes at once: several common scans, and jobs that are
+// longer than a batch by themselves.
+func TestConformanceLarge(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(81, 82))
+	g := newGenes(r, 12)
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, 2), database.Nucl, []int{2}, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, 2), database.Prot, []int{2}, database.AddOptions{}),
+	}
+	n, sets := 6, map[string][]string{"blastn": {"-task blastn"}}
+	if soak() {
+		n = 24
+		sets = map[string][]string{
+			"blastn":    {"-task blastn", "-task blastn -strand plus", "-task blastn-short -evalue 1e-3", "-task dc-megablast"},
+			"megablast": {"", "-word_size 12", "-max_target_seqs 2"},
+			"blastp":    {""},
+			"blastx":    {""},
+			"tblastn":   {""},
+			"tblastx":   {""},
+		}
+	}
+	jobs := map[bool][][]byte{
+		false: largeJobs(r, n, 2*togetherBatch, dna, g.dna, "ACGT"),
+		true:  largeJobs(r, n, togetherBatch, peptide, g.protein, "ARNDCQEGHILKMFPSTWYV"),
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			if len(sets[p.name]) == 0 {
+				t.Skip("in long runs only: PREMIX_SOAK=blast")
+			}
+			var n counts
+			defer func() { t.Logf("%d of %d equal", n.same, n.all) }()
+			formats := []string{"6", "0"}
+			if soak() && tool(p.name) == "blastn" {
+				formats = []string{"6", "0", "5", "17"}
+			}
+			for _, f := range formats {
+				for _, o := range sets[p.name] {
+					if late(t) {
+						return
+					}
+					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Cores: 2})
+				}
+			}
+		})
+	}
+}
+
+// largeJobs are n jobs of one or of several queries, with almost total letters. Where that is
+// more than a batch, two jobs that are longer than one follow in long runs. Queries have
+// pieces of genes between random letters, and often at their ends.
+func largeJobs(r *rand.Rand, n, total int, random func(*rand.Rand, int) string, genes []string, alphabet string) (jobs [][]byte) {
+	job := func(records, letters int) {
+		var job bytes.Buffer
+		for i := range records {
+			var b strings.Builder
+			for b.Len() < letters {
+				if b.Len() > 0 || r.IntN(2) > 0 {
+					b.WriteString(random(r, r.IntN(letters)))
+				}
+				s := genes[r.IntN(len(genes))]
+				from := r.IntN(len(s) / 2)
+				b.WriteString(mutated(r, s[from:from+1+r.IntN(len(s)-from)], 3+r.IntN(30), alphabet))
+			}
+			fmt.Fprintf(&job, ">q%d-%d\n%s\n", len(jobs), i, b.String()[:letters])
+		}
+		jobs = append(jobs, job.Bytes())
+	}
+	for i := range n {
+		records := []int{1, 20, 5}[i%3]
+		job(records, total/n*9/10/records)
+	}
+	if soak() && total > togetherBatch {
+		job(250, togetherBatch/200)
+		job(1, togetherBatch+200_000)
+	}
+	return jobs
+}
+
+// A job that is longer than a batch of a common scan is searched for alone: where the batch
+// ended in its midst, blastn would overlook weak HSPs.
+func TestJobLongerThanBatch(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(91, 92))
+	const length = 30_000
+	var job, fasta strings.Builder
+	for i := range togetherBatch/length + 3 {
+		s := strings.Repeat("N", 40) + dna(r, length-40)
+		if i == togetherBatch/length {
+			// The first one of a second batch: words near its begin, which are weak.
+			s = dna(r, length)
+			for k := range 8 {
+				fmt.Fprintf(&fasta, ">s%d\n%s\n", k, dna(r, 53)+s[:12]+complement(s[12:13])+dna(r, 60))
+			}
+		}
+		fmt.Fprintf(&job, ">q%d\n%s\n", i, s)
+	}
+	c := newCorpus(t, "words", fasta.String(), database.Nucl, []int{2}, database.AddOptions{})
+	jobs := [][]byte{[]byte(job.String()), []byte(">another\n" + dna(r, 500) + "\n")}
+	args := []string{"-task", "blastn", "-dust", "no", "-searchsp", "60000000"}
+	edge := append(args, "-outfmt", "6 qseqid sseqid qstart")
+	alone := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
+	cut := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	if err := os.Unsetenv("BATCH_SIZE"); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(cut, "\n") >= strings.Count(alone, "\n") {
+		t.Error("blastn overlooks nothing where a batch begins: this test does not meet what it is for")
+	}
+	var n counts
+	for _, f := range []string{"6", "0"} {
+		c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}

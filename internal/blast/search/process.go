@@ -1,0 +1,170 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"premix/internal/kit/exit"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ExitError is returned if a program of BLAST+ ends with a status other than 0. The program
+// has printed the reason.
+type ExitError struct {
+	Program string
+	Code    int
+	Said    []byte
+}
+
+func (e *ExitError) Error() string {
+	if said := bytes.TrimSpace(e.Said); len(said) > 0 {
+		return fmt.Sprintf("%s ended with status %d: %s", e.Program, e.Code, said)
+	}
+	return fmt.Sprintf("%s ended with status %d", e.Program, e.Code)
+}
+
+// MissingError is returned if a program of BLAST+ is not installed.
+type MissingError struct{ Program string }
+
+func (e *MissingError) Error() string { return e.Program + " is not on PATH" }
+
+// ExitCode implements exit.Coded.
+func (*MissingError) ExitCode() exit.Code { return exit.Usage }
+
+// Hint returns the command to install BLAST+.
+func (e *MissingError) Hint() string { return "install BLAST+: apt-get install ncbi-blast+" }
+
+// program is a running program of BLAST+.
+type program struct {
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+}
+
+// environment returns the environment of premix with changed variables.
+func environment(set map[string]string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		_, ok := set[name]
+		return ok
+	})
+	for name, value := range set {
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// prepare prepares a program whose working directory is dir, and for which dir is the first
+// place to look for databases, since BLAST+ searches the working directory before all
+// others.
+func prepare(ctx context.Context, dir, name string, batch int, apart bool, args ...string) (*program, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, &MissingError{name}
+	}
+	p := newProgram(ctx, path, name, args)
+	p.cmd.Dir = dir
+	set := places(dir, apart)
+	set["PWD"] = dir
+	if batch > 0 {
+		set["BATCH_SIZE"] = fmt.Sprint(batch)
+	}
+	p.cmd.Env = environment(set)
+	p.cmd.Stderr = &p.stderr
+	p.cmd.WaitDelay = 5 * time.Second
+	return p, nil
+}
+
+// newProgram returns a program that ends when premix does.
+func newProgram(ctx context.Context, path, name string, args []string) *program {
+	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
+	p.cmd.Args[0] = name
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return p
+}
+
+// places returns the variables with the search paths of BLAST+. If apart is true, they
+// contain only dir.
+func places(dir string, apart bool) map[string]string {
+	if apart {
+		return map[string]string{"BLASTDB": dir, "NCBI": dir}
+	}
+	return map[string]string{"BLASTDB": databases(dir)}
+}
+
+// databases returns BLASTDB with dir in front, so that the taxonomy database is still
+// found.
+func databases(dir string) string {
+	if more := os.Getenv("BLASTDB"); more != "" {
+		return dir + ":" + more
+	}
+	return dir
+}
+
+// wait waits for the end of the program.
+func (p *program) wait() error {
+	return p.end(p.cmd.Wait())
+}
+
+func (p *program) end(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	code := exit.ExitCode()
+	if code < 0 {
+		code = 255 // killed by a signal
+	}
+	return &ExitError{Program: p.cmd.Args[0], Code: code, Said: p.stderr.Bytes()}
+}
+
+// held keeps written data until there is more than fits, so that a search that fails early
+// can still be repeated in another mode.
+type held struct {
+	w     io.Writer
+	ready func() error // waits until it is certain that this mode works; may be nil
+	kept  []byte
+	gone  bool // data has been written to w
+}
+
+const holds = 1 << 20
+
+func (h *held) Write(b []byte) (int, error) {
+	if !h.gone && len(h.kept)+len(b) <= holds {
+		h.kept = append(h.kept, b...)
+		return len(b), nil
+	}
+	if err := h.release(); err != nil {
+		return 0, err
+	}
+	return h.w.Write(b)
+}
+
+// release writes the kept data; after that, writes go through at once.
+func (h *held) release() error {
+	if err := h.wait(); err != nil {
+		return err
+	}
+	h.gone = true
+	if len(h.kept) == 0 {
+		return nil
+	}
+	_, err := h.w.Write(h.kept)
+	h.kept = nil
+	return err
+}
+
+func (h *held) wait() error {
+	if h.ready == nil {
+		return nil
+	}
+	return h.ready()
+}

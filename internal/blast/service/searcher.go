@@ -1,0 +1,76 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"premix/internal/blast/search"
+)
+
+// Programs is a Searcher that runs the programs of BLAST+ on PATH, for all jobs of a scan
+// together ([search.Together]).
+type Programs struct {
+	Threads int // 0: all cores
+}
+
+// SearchError is the message of a program of BLAST+ that failed.
+type SearchError struct {
+	Program string
+	Said    string
+	Err     error
+}
+
+func (e *SearchError) Error() string {
+	if e.Said == "" {
+		return e.Program + ": " + e.Err.Error()
+	}
+	return e.Program + ": " + e.Said
+}
+
+func (e *SearchError) Unwrap() error { return e.Err }
+
+// Search implements [Searcher].
+func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
+	args := append([]string{"-db", s.Database.Name, "-outfmt", s.Outfmt}, s.Args...)
+	if s.HTML {
+		args = append(args, "-html")
+	}
+	options, err := search.ParseOptions(args)
+	if err != nil {
+		return err
+	}
+	var jobs []search.Job
+	for i, text := range s.Queries {
+		jobs = append(jobs, search.Job{Queries: text, Out: out[i]})
+	}
+	err = search.Together(ctx, search.Request{
+		Program: s.Program, Database: s.Database, Options: options,
+		Settings: search.Settings{Cores: p.Threads, Apart: true},
+	}, jobs)
+	var exit *search.ExitError
+	var missing *search.MissingError
+	switch {
+	case errors.As(err, &exit):
+		return &SearchError{Program: exit.Program, Said: complaint(string(exit.Said)), Err: err}
+	case errors.As(err, &missing):
+		return &SearchError{Program: missing.Program, Said: "it is not on PATH", Err: err}
+	}
+	return err
+}
+
+// complaint returns the relevant part of the messages of BLAST+ on a failure: it may print
+// its usage before it.
+func complaint(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "Error:") || strings.HasPrefix(line, "BLAST ") || strings.Contains(line, "error:") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		return strings.TrimSpace(text)
+	}
+	return strings.Join(lines, " ")
+}

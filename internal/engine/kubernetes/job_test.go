@@ -1,0 +1,129 @@
+package kubernetes
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"premix/internal/engine/pilot"
+)
+
+func TestParse(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		name    string
+		options map[string]string
+		want    string // what the error says; "": none
+	}{
+		{"least", map[string]string{"image": "i"}, ""},
+		{"image of the template", map[string]string{"template": file("image", "spec: {containers: [{image: i}]}")}, ""},
+		{"all", map[string]string{"image": "i", "namespace": "n", "volume": "claim:/a,/b", "pull": "Never", "premix": "/p", "service-account": "s", "priority-class": "p", "kubeconfig": "k", "context": "c"}, ""},
+		{"no image", nil, "needs an image"},
+		{"unknown", map[string]string{"image": "i", "speed": "9"}, "kubernetes has no option speed"},
+		{"namespace", map[string]string{"image": "i", "namespace": "N_1"}, "--engine-opt namespace"},
+		{"pull", map[string]string{"image": "i", "pull": "often"}, "it is Always, IfNotPresent or Never"},
+		{"relative volume", map[string]string{"image": "i", "volume": "claim:a"}, "--engine-opt volume: write CLAIM:/PATH"},
+		{"volume without a claim", map[string]string{"image": "i", "volume": ":/a"}, "there is no claim"},
+		{"template that is not there", map[string]string{"image": "i", "template": filepath.Join(dir, "none")}, "no such file"},
+		{"field of a template", map[string]string{"image": "i", "template": file("field", "spec: {nodeSelektor: {}}")}, "nodeSelektor"},
+		{"command of a template", map[string]string{"template": file("command", "spec: {containers: [{image: i, command: [sh]}]}")}, "has a command"},
+		{"two containers", map[string]string{"template": file("two", "spec: {containers: [{image: i}, {image: j}]}")}, "has 2 containers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Parse(c.options)
+			var mine *pilot.OptionError
+			switch {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (!errors.As(err, &mine) || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// What a template says stays, and what premix has to say is added.
+func TestJob(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pod.yaml")
+	err := os.WriteFile(path, []byte(`
+metadata: {labels: {team: genomes}}
+spec:
+  nodeSelector: {disk: fast}
+  tolerations: [{key: batch, operator: Exists}]
+  containers:
+    - name: any
+      env: [{name: A, value: "1"}]
+      resources: {requests: {cpu: 2500m, memory: 3Gi}, limits: {nvidia.com/gpu: 1}}
+      volumeMounts: [{name: scratch, mountPath: /scratch}]
+  volumes: [{name: scratch, emptyDir: {}}]
+`), 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Parse(map[string]string{"image": "i", "volume": "claim:/data,/ref", "template": path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{o: *o, namespace: "n"}
+	w := &pilot.Wave{Number: 7, Token: "AB12cd34", Dir: "/data/out", Shares: []pilot.Share{{Cores: 1}, {Cores: 1}}, Target: time.Minute}
+	for _, twice := range []string{"first", "second"} { // nothing of a wave may stay in the template
+		j := e.job(w)
+		s, c := &j.Spec.Template.Spec, &j.Spec.Template.Spec.Containers[0]
+		if j.Name != "premix-ab12cd34" || *j.Spec.Completions != 2 || *j.Spec.Parallelism != 2 || j.Annotations[annotationDirectory] != "/data/out" {
+			t.Errorf("%s: %+v", twice, j)
+		}
+		if s.NodeSelector["disk"] != "fast" || len(s.Tolerations) != 1 || j.Spec.Template.Labels["team"] != "genomes" || j.Spec.Template.Labels[labelDirectory] != directoryLabel("/data/out") {
+			t.Errorf("%s: %+v", twice, j.Spec.Template)
+		}
+		want := []string{"premix", "task", "work", "/data/out", "--engine", "kubernetes", "--wave", "7", "--index", "$(JOB_COMPLETION_INDEX)", "--jobs", "2", "--memory", "3145728K"}
+		if !slices.Equal(c.Command, want) {
+			t.Errorf("%s: command %q", twice, c.Command)
+		}
+		if len(c.Env) != 2 || len(s.Volumes) != 3 || len(c.VolumeMounts) != 3 || c.VolumeMounts[1].MountPath != "/data" || s.Volumes[2].HostPath.Path != "/ref" {
+			t.Errorf("%s: %+v, %+v", twice, c, s.Volumes)
+		}
+	}
+	for dir, want := range map[string]bool{"/data/out": true, "/data": true, "/database": false, "/ref/x": true, "/scratch/x": true, "/": false} {
+		if e.covered(dir) != want {
+			t.Errorf("covered %s is not %v", dir, want)
+		}
+	}
+}
+
+// What shares need is asked for, where the template does not ask for something else.
+func TestRequest(t *testing.T) {
+	c := &corev1.Container{}
+	cores, memory := request(c, &pilot.Share{Cores: 4, Memory: 8 << 30})
+	if cores != 4 || memory != 8<<30 || c.Resources.Requests.Cpu().String() != "4" || c.Resources.Limits.Memory().String() != "8Gi" {
+		t.Errorf("%d, %d, %+v", cores, memory, c.Resources)
+	}
+	c = &corev1.Container{}
+	if cores, memory = request(c, &pilot.Share{}); cores != 1 || memory != 0 || c.Resources.Limits != nil {
+		t.Errorf("%d, %d, %+v", cores, memory, c.Resources)
+	}
+}
+
+func TestParseID(t *testing.T) {
+	id := jobID("n", "premix-1", 12)
+	if ns, name, index, err := parseID(id); ns != "n" || name != "premix-1" || index != 12 || err != nil {
+		t.Error(ns, name, index, err)
+	}
+	for _, bad := range []string{"", "a/b", "a/b/c", "a/b/1/2"} {
+		if _, _, _, err := parseID(bad); err == nil {
+			t.Errorf("%q is an id", bad)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"premix/internal/kit/exit"
+	"syscall"
+)
+
+// FailedError reports that some tasks of a run failed, or were not run.
+type FailedError struct {
+	Failed int
+	NotRun int
+	Tasks  int
+	Way    string
+}
+
+func (e *FailedError) Error() string {
+	switch {
+	case e.NotRun == 0:
+		return fmt.Sprintf("%d of %d tasks failed", e.Failed, e.Tasks)
+	case e.Failed == 0:
+		return fmt.Sprintf("%d of %d tasks were not run", e.NotRun, e.Tasks)
+	}
+	return fmt.Sprintf("%d of %d tasks failed, %d were not run", e.Failed, e.Tasks, e.NotRun)
+}
+
+// ExitCode implements exit.Coded.
+func (*FailedError) ExitCode() exit.Code { return exit.Failed }
+
+// Hint returns the hint for the user.
+func (e *FailedError) Hint() string { return e.Way }
+
+// Interrupted is the cause with which a caller cancels the context of Run, and
+// the error that Run then returns.
+type Interrupted struct {
+	Signal syscall.Signal
+	Dir    string // run directory; set by Run
+	Way    string // how to go on; empty: with the same command
+}
+
+func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
+
+// ExitCode implements exit.Coded.
+func (e *Interrupted) ExitCode() exit.Code { return exit.Signal(e.Signal) }
+
+// Hint returns the hint for the user.
+func (e *Interrupted) Hint() string {
+	if e.Way != "" {
+		return e.Way
+	}
+	if e.Dir == "" {
+		return ""
+	}
+	return "run the same command again to go on"
+}
+
+// ToolError reports that the recipe's program is not on this machine, or cannot be
+// executed.
+type ToolError struct {
+	Tool string // name or path
+	Err  error  // problem with the path; nil where a name is not on PATH
+}
+
+func (e *ToolError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("there is no program %s on PATH", e.Tool)
+	}
+	return fmt.Sprintf("%s cannot be executed: %v", e.Tool, e.Err)
+}
+
+// ExitCode implements exit.Coded.
+func (*ToolError) ExitCode() exit.Code { return exit.Usage }
+
+func (e *ToolError) Unwrap() error { return e.Err }
+
+// Hint returns the hint for the user.
+func (e *ToolError) Hint() string {
+	var script *scriptError
+	switch {
+	case errors.As(e.Err, &script):
+		return script.way
+	case e.Err == nil:
+		return fmt.Sprintf("install %s, or put its directory on PATH", e.Tool)
+	case errors.Is(e.Err, fs.ErrPermission):
+		return "make it executable for this user (chmod +x), or name another program in `command`"
+	}
+	return "install it there, or name another program in `command`"
+}
+
+// ProbeError reports that the wished kind of start cannot be proved, because the
+// tool does not succeed with the probe.
+type ProbeError struct{ err error }
+
+func (e *ProbeError) Error() string { return e.err.Error() }
+
+// ExitCode implements exit.Coded.
+func (*ProbeError) ExitCode() exit.Code { return exit.Failed }
+func (e *ProbeError) Unwrap() error     { return e.err }
+
+// Hint returns the hint for the user.
+func (e *ProbeError) Hint() string {
+	return "see with --start cold what the tool says, or name a sample that works as `probe` in the recipe"
+}
+
+// StoppedError reports that a run was stopped because records could not be written:
+// without a journal no task counts as done.
+type StoppedError struct {
+	err error
+	way string // the hint; "" for the hint of a run with a recipe
+}
+
+func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
+
+// ExitCode implements exit.Coded.
+func (*StoppedError) ExitCode() exit.Code { return exit.Failed }
+func (e *StoppedError) Unwrap() error     { return e.err }
+
+// Hint returns the hint for the user.
+func (e *StoppedError) Hint() string {
+	if e.way != "" {
+		return e.way
+	}
+	return "make room or mend the disk, then run the same command again"
+}
+
+// FullError reports that a run was stopped because the disk of its directory is full.
+type FullError struct{ Dir string }
+
+func (e *FullError) Error() string {
+	return "the disk of " + e.Dir + " is full: no more tasks are started"
+}
+
+// ExitCode implements exit.Coded.
+func (*FullError) ExitCode() exit.Code { return exit.Failed }
+
+// Hint returns the hint for the user.
+func (e *FullError) Hint() string { return "make room, then run the same command" }
+
+// BudgetError reports that a task does not fit into the machine or the budget.
+type BudgetError struct {
+	Reason string
+	Way    string
+}
+
+func (e *BudgetError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
+
+// Hint returns the hint for the user.
+func (e *BudgetError) Hint() string { return e.Way }

@@ -1,0 +1,382 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"premix/internal/engine"
+	"premix/internal/engine/queue"
+	"premix/internal/hotstart"
+	"premix/internal/kit/units"
+	"premix/internal/recipe"
+)
+
+// Grace is the usual time between SIGTERM and SIGKILL.
+const Grace = 10 * time.Second
+
+// Options are the settings of a run.
+type Options struct {
+	Version string // of premix
+	Recipe  string // file
+	Sheet   string // file
+	Out     string // run directory
+	Store   string // of snapshots; empty: hotstart.DefaultStore
+
+	Start    hotstart.Kind   // wished kind of start
+	Trust    bool            // as recipe.Recipe.Trust
+	Verify   *hotstart.Share // nil: the recipe's
+	Jobs     int             // tasks at a time; 0: Cores divided by threads
+	Cores    int             // that tasks take together; 0: the machine's, or as many as Jobs need
+	Threads  int             // of one task; 0: the recipe's
+	Memory   int64           // budget in bytes; 0: the machine's
+	Resume   bool
+	Retries  int           // of a task; negative: the recipe's
+	Timeout  time.Duration // of a try; 0: the recipe's
+	FailFast bool
+	Grace    time.Duration // 0: Grace
+
+	// Kill is closed to end the running tasks at once, after the context was
+	// cancelled to end them gracefully. nil: never.
+	Kill <-chan struct{}
+
+	// Of a worker that an engine has given a share; see package pilot.
+	Worker string       // seat, "" for none
+	Share  [][2]int     // tasks to run, as first and last numbers of ranges
+	Until  time.Time    // as in TaskOptions
+	Fence  func() error // as in TaskOptions
+
+	From recipe.Sources // of trees and images that the recipe names
+
+	Messages io.Writer // notices and progress, for people; nil: none
+	Terminal bool      // Messages is a terminal: one progress line, rewritten
+}
+
+// Run runs the tasks of a recipe over a sample sheet and returns when all have
+// ended. If ctx is cancelled with an *Interrupted as cause, running tasks are
+// ended and that error is returned; other errors are recipe.Problems,
+// *ToolError, *hotstart.Unavailable, *ProbeError, *engine.DirError, *BudgetError,
+// *StoppedError, and *FailedError if not every task succeeded. The summary is nil
+// if no task could be run at all.
+func Run(ctx context.Context, o Options) (_ *Summary, err error) {
+	if o.Grace == 0 {
+		o.Grace = Grace
+	}
+	rec, samples, plan, err := load(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTool(rec); err != nil {
+		return nil, err
+	}
+	seen := thisHierarchies()
+	slots, budget, err := countSlots(o, plan, seen)
+	if err != nil {
+		return nil, err
+	}
+	if o.Retries < 0 {
+		o.Retries = rec.Retries
+	}
+	var run *queue.Run
+	if o.Worker != "" {
+		run, err = queue.OpenShare(o.Out, plan, o.Worker, o.Share)
+	} else {
+		run, err = queue.OpenRun(o.Out, plan, o.Retries, o.Resume)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := newProgress(o.Messages, o.Terminal)
+	defer func() {
+		p.clear()
+		if cerr := run.Close(); cerr != nil {
+			p.note("closing the run: %v", cerr)
+		}
+	}()
+	withdrawn, err := Withdraw(run, o.Store)
+	if err != nil {
+		return nil, err
+	}
+	s := newSchedule(run, rec, o, p, budget)
+	if s.before > 0 && o.Worker == "" && !o.Resume {
+		p.notice("going on with the run in %s: %d of %d tasks are done", run.Dir, s.before, len(run.Plan.Tasks))
+	}
+	for _, q := range withdrawn {
+		s.quarantined[q.Snapshot] = q
+		p.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
+	}
+	drained, err := s.fenced()
+	if err != nil {
+		return nil, err
+	}
+	s.stopped = drained
+	ctx, s.abort = context.WithCancel(ctx)
+	defer s.abort()
+	if len(s.queue) > 0 && !s.stopped {
+		if err := s.prepare(ctx, rec, samples, slots); err != nil {
+			return nil, interrupted(ctx, run, err)
+		}
+		defer func() { err = errors.Join(err, s.starter.Close()) }()
+		var lacks []string
+		s.groups, lacks = newCgroups(seen, budgetCores(o, cores(seen)))
+		for _, l := range lacks {
+			p.note("no limit on %s", l)
+		}
+		s.sentinel = s.newSentinel(s.starter.Snapshot(), slots)
+		before := s.sentinel
+		s.note(hotstart.Use{Run: run.Dir})
+		s.work(ctx, slots)
+		s.note(hotstart.Use{CPU: s.sentinel.cpu - before.cpu, Spent: s.sentinel.spent - before.spent, Verified: s.sentinel.verified - before.verified})
+		if err := s.groups.close(); err != nil {
+			p.note("a cgroup is left: %v", err)
+		}
+	}
+	p.clear()
+	sum := s.summary()
+	switch {
+	case s.broken != nil && s.aborted:
+		return sum, s.broken
+	case ctx.Err() != nil:
+		return sum, interrupted(ctx, run, ctx.Err())
+	case s.broken != nil:
+		return sum, s.broken
+	case sum.Failed+sum.NotRun > 0:
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command again: tasks that are done are not run again"}
+	}
+	return sum, nil
+}
+
+// load reads recipe and sheet, and makes the plan of the run that they are.
+func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
+	rec, err := recipe.LoadFrom(o.Recipe, o.From)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	rec.Trust = rec.Trust || o.Trust
+	samples, note, err := rec.Sheet(o.Sheet)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if note != "" {
+		newProgress(o.Messages, false).note("%s", note)
+	}
+	threads := o.Threads
+	if threads == 0 {
+		// A run continues with the threads it was begun with. A new run is begun by Open.
+		if old, err := engine.ReadPlan(o.Out); err == nil {
+			threads = old.Header.Threads
+		}
+	}
+	plan, err := engine.NewPlan(o.Version, rec, o.Sheet, samples, threads, 0)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	plan.Header.Start = string(o.Start)
+	return rec, samples, plan, nil
+}
+
+// Plan makes the plan of a run for an engine that gives it to workers. Whether the tool
+// is there, they find out.
+func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
+	rec, _, plan, err := load(o)
+	return rec, plan, err
+}
+
+// interrupted returns err, or the cause with which ctx was cancelled.
+func interrupted(ctx context.Context, run *queue.Run, err error) error {
+	var i *Interrupted
+	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
+		return &Interrupted{Signal: i.Signal, Dir: run.Dir}
+	}
+	return err
+}
+
+// budgetCores returns the number of cores that all tasks together may use.
+func budgetCores(o Options, have int) int {
+	if o.Cores > 0 {
+		return o.Cores
+	}
+	return max(have, o.Jobs*max(o.Threads, 1))
+}
+
+// countSlots returns how many tasks run at a time, and the memory that they may take together.
+func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budget int64, err error) {
+	have, err := memory(seen)
+	if err != nil {
+		return 0, 0, err
+	}
+	told := "this machine has"
+	budget = have
+	if o.Memory > 0 {
+		budget, told = o.Memory, "--memory allows"
+	}
+	if slots = o.Jobs; slots == 0 || o.Cores > 0 {
+		have := cores(seen)
+		if o.Cores > 0 {
+			have = o.Cores
+		}
+		if fit := max(1, have/plan.Header.Threads); slots == 0 || fit < slots {
+			slots = fit
+		}
+	}
+	need := plan.Header.Memory
+	if need == 0 {
+		return slots, budget, nil
+	}
+	if need > budget {
+		return 0, 0, &BudgetError{
+			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
+			Way:    "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
+		}
+	}
+	return min(slots, int(budget/need)), budget, nil
+}
+
+// maxProbes is how many samples are tried as a probe before a run continues
+// without a proof.
+const maxProbes = 3
+
+// prepare makes the starter and the files that the wished kind of start needs. A sample
+// that cannot serve as probe, for example one with a damaged file, does not end
+// the run: another sample takes its place, and if none is left, tasks start cold.
+func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample, slots int) error {
+	scratch, err := s.run.Scratch("prepare")
+	if err != nil {
+		return err
+	}
+	probes := probes(rec, samples)
+	for i, probe := range probes {
+		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
+			Store: s.o.Store,
+			Start: s.o.Start,
+			Tasks: len(s.queue),
+			Jobs:  slots,
+			Log:   s.progress.note,
+		})
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(scratch, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return errors.Join(err, starter.Close())
+		}
+		err = starter.Prepare(ctx, probe, dir)
+		var unavailable *hotstart.Unavailable
+		switch {
+		case err == nil:
+		case errors.As(err, &unavailable), ctx.Err() != nil:
+			return errors.Join(err, starter.Close())
+		case i+1 < len(probes):
+			s.progress.note("another sample is taken to prove the start with: %v", err)
+			if err := starter.Close(); err != nil {
+				return err
+			}
+			continue
+		case s.o.Start != hotstart.Auto:
+			return errors.Join(&ProbeError{err}, starter.Close())
+		default:
+			s.progress.note("no start but a cold one can be proved: %v", err)
+		}
+		s.starter = starter
+		kind, reason := starter.Decision()
+		s.progress.notice("tasks start %s: %s", kind, reason)
+		return nil
+	}
+	return nil
+}
+
+// probes returns the inputs that can prove a start, by fixed input name: the recipe's
+// probe, or else the first samples.
+func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
+	if rec.Probe != nil {
+		return []map[string]string{rec.Files(rec.Probe)}
+	}
+	var list []map[string]string
+	for _, sample := range samples[:min(len(samples), maxProbes)] {
+		list = append(list, rec.Files(sample.Inputs))
+	}
+	return list
+}
+
+// PrepareOptions are the arguments of Prepare.
+type PrepareOptions struct {
+	Recipe   string // file
+	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
+	Store    string // of snapshots; empty: hotstart.DefaultStore
+	Start    hotstart.Kind
+	Trust    bool           // as recipe.Recipe.Trust
+	Threads  int            // 0: the recipe's
+	From     recipe.Sources // of trees and images that the recipe names
+	Messages io.Writer      // notices, for people; nil: none
+}
+
+// Prepared is the result of Prepare: how tasks of a recipe will start.
+type Prepared struct {
+	Recipe  string        `json:"recipe"`
+	Start   hotstart.Kind `json:"start"`
+	Reason  string        `json:"reason"`
+	Seconds float64       `json:"seconds"` // that preparing took
+}
+
+// Prepare makes and proves the snapshots that hot starts of a recipe need, without a run.
+func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
+	rec, err := recipe.LoadFrom(o.Recipe, o.From)
+	if err != nil {
+		return nil, err
+	}
+	rec.Trust = rec.Trust || o.Trust
+	var samples []recipe.Sample
+	if o.Sheet != "" {
+		var note string
+		if samples, note, err = rec.Sheet(o.Sheet); err != nil {
+			return nil, err
+		}
+		if note != "" {
+			newProgress(o.Messages, false).note("%s", note)
+		}
+		rec.Probe = nil
+	}
+	if err := checkTool(rec); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	p := newProgress(o.Messages, false)
+	starter, err := hotstart.New(rec.Spec(o.Threads, 0), hotstart.Options{
+		Keep:  true,
+		Store: o.Store,
+		Start: o.Start,
+		Log:   p.note,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, starter.Close()) }()
+	scratch, err := os.MkdirTemp("", "premix-prepare-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	var probe map[string]string
+	if p := probes(rec, samples); len(p) > 0 {
+		probe = p[0]
+	}
+	if err := starter.Prepare(ctx, probe, scratch); err != nil {
+		var i *Interrupted
+		if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
+			return nil, i
+		}
+		var unavailable *hotstart.Unavailable
+		if errors.As(err, &unavailable) {
+			return nil, err
+		}
+		return nil, &ProbeError{err}
+	}
+	kind, reason := starter.Decision()
+	return &Prepared{Recipe: rec.Name, Start: kind, Reason: reason, Seconds: time.Since(begun).Seconds()}, nil
+}

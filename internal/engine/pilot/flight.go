@@ -1,0 +1,53 @@
+package pilot
+
+import (
+	"sync"
+	"time"
+)
+
+// Flight publishes the tasks that a dispatcher has given away to other goroutines of the
+// process. The zero value is ready, and it is safe for concurrent use.
+type Flight struct {
+	mu   sync.Mutex // guards the rest
+	list []Given
+}
+
+// Given is a share that was given away.
+type Given struct {
+	Ranges [][2]int
+	Job    string // the engine's id; "" as long as it is being submitted
+	Phase  Phase
+	Node   string    // where it runs; "" if unknown
+	Since  time.Time // when it was seen to be in this phase
+}
+
+// Given returns the shares in flight.
+func (f *Flight) Given() []Given {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.list
+}
+
+// tell copies the dispatcher's state into f. f may be nil.
+func (f *Flight) tell(s *dispatcher) {
+	if f == nil || !s.moved {
+		return
+	}
+	now := time.Now()
+	var list []Given
+	before := make(map[string]*Given)
+	for i := range f.list { // written by this goroutine alone
+		before[f.list[i].Job] = &f.list[i]
+	}
+	for _, h := range s.l.open() {
+		st := s.status[h.job]
+		g := Given{Ranges: h.Ranges, Job: h.job, Phase: st.Phase, Node: st.Node, Since: now}
+		if b := before[h.job]; b != nil && b.Phase == g.Phase {
+			g.Since = b.Since
+		}
+		list = append(list, g)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = list
+}

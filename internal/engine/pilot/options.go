@@ -1,0 +1,83 @@
+package pilot
+
+import (
+	"fmt"
+	"maps"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// OptionError reports an invalid option of an engine.
+type OptionError struct {
+	Reason string
+	Way    string
+}
+
+func (e *OptionError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*OptionError) ExitCode() exit.Code { return exit.Usage }
+
+// Hint returns the hint for the user.
+func (e *OptionError) Hint() string { return e.Way }
+
+// ParseOptions reads options as a command line gives them, KEY=VALUE. Those that every
+// engine has go into o; the rest is for the engine.
+func (o *Options) ParseOptions(list []string) (rest map[string]string, err error) {
+	rest = make(map[string]string)
+	for _, text := range list {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, &OptionError{fmt.Sprintf("--engine-opt %q is not of the form KEY=VALUE", text), "as in --engine-opt jobs=8"}
+		}
+		bad := func(err error) error {
+			return &OptionError{fmt.Sprintf("--engine-opt %s: %v", text, err), "see the page of the engine in the documentation"}
+		}
+		switch key {
+		case "jobs", "cores":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 {
+				return nil, bad(fmt.Errorf("%q is not a whole number from 1", value))
+			}
+			if key == "jobs" {
+				o.Jobs = n
+			} else {
+				o.Cores = n
+			}
+		case "target", "answer":
+			d, err := units.ParseDuration(value)
+			if err != nil {
+				return nil, bad(err)
+			}
+			if key == "target" {
+				o.Target = d
+			} else {
+				o.Answer = d
+			}
+		case "memory":
+			if o.Memory, err = units.ParseMemory(value); err != nil {
+				return nil, bad(err)
+			}
+		default:
+			if _, twice := rest[key]; twice {
+				return nil, bad(fmt.Errorf("it is given twice"))
+			}
+			rest[key] = value
+		}
+	}
+	return rest, nil
+}
+
+// UnknownOption returns the error for options that an engine does not know; nil if rest is
+// empty.
+func UnknownOption(engine string, rest map[string]string, known ...string) error {
+	if len(rest) == 0 {
+		return nil
+	}
+	known = append(known, "answer", "cores", "jobs", "memory", "target")
+	slices.Sort(known)
+	return &OptionError{fmt.Sprintf("%s has no option %s", engine, slices.Sorted(maps.Keys(rest))[0]), "it has " + strings.Join(known, ", ")}
+}

@@ -1,0 +1,111 @@
+package pilot
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"premix/internal/engine"
+	"premix/internal/engine/local"
+	"premix/internal/engine/queue"
+	"premix/internal/record"
+)
+
+// After a task has differed from a cold start, tasks that started from the same snapshot
+// wait again, whether they were done before this invocation, in it, or are done after that.
+func TestWithdrawn(t *testing.T) {
+	now := time.Now()
+	d := &Runs{o: local.Options{Store: filepath.Join(t.TempDir(), "store")}, run: &queue.Run{Queue: &queue.Queue{}}, begun: now,
+		waits: []bool{false, true, true, true, true}, origin: make([]origin, 5),
+		failed: make(map[int]*record.Task), kinds: make(map[string]*kind), wrong: make(map[string]*local.Quarantine)}
+	d.sum.Before, d.sum.NotRun = 1, 4
+	add := func(task int, snapshot, cause string, ended time.Time) {
+		d.takeIn(&record.Task{Task: task, Sample: "s", Snapshot: snapshot, Cause: cause, Start: "hot", Ended: ended})
+	}
+	add(1, "a", "", now.Add(-time.Hour))
+	add(2, "a", "", now.Add(time.Second))
+	add(3, "b", "", now.Add(time.Second))
+	if d.sum.Before != 1 || d.sum.Succeeded != 2 || d.sum.NotRun != 2 {
+		t.Fatalf("%+v", d.sum)
+	}
+	add(4, "a", record.CauseDiffers, now.Add(time.Second))
+	add(5, "a", "", now.Add(time.Second))
+	for task, over := range []bool{false, false, true, false, false} {
+		if d.Over(task+1) != over {
+			t.Errorf("task %d is over: %v", task+1, !over)
+		}
+	}
+	sum := d.Summary()
+	if sum.Before != 0 || sum.Succeeded != 1 || sum.NotRun != 4 || sum.Failed != 0 {
+		t.Errorf("%+v", sum)
+	}
+	if len(sum.Quarantined) != 1 || sum.Quarantined[0].Snapshot != "a" || sum.Quarantined[0].Again != 3 {
+		t.Errorf("%+v", sum.Quarantined)
+	}
+	for _, task := range []int{1, 2, 4, 5} {
+		add(task, "", "", now.Add(2*time.Second))
+	}
+	if sum := d.Summary(); sum.NotRun != 0 || sum.Succeeded != 5 || d.Result() != nil {
+		t.Errorf("%+v, %v", sum, d.Result())
+	}
+}
+
+// Tasks of a run that are cancelled are over, and wait again once they are to be retried, as
+// those that failed.
+func TestOrdersOfARun(t *testing.T) {
+	plan := &engine.Plan{Header: engine.Header{Recipe: "r", Threads: 1, Tasks: 3, Header: record.Header{Format: record.Format}}}
+	for i := range 3 {
+		plan.Tasks = append(plan.Tasks, engine.Task{Task: i + 1})
+	}
+	dir := t.TempDir()
+	run, err := queue.OpenRun(dir, plan, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Runs{run: run, dir: dir, follower: run.Follower(), waits: []bool{true, true, true}, origin: make([]origin, 3),
+		failed: make(map[int]*record.Task), cancelled: make(map[int]bool), kinds: make(map[string]*kind)}
+	d.sum.NotRun = 3
+	defer d.Close()
+	other, err := queue.Open(dir, "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	check := func(when string, over []bool, failed, cancelled, notRun int) {
+		t.Helper()
+		if err := d.Refresh(func(*record.Task) {}); err != nil {
+			t.Fatal(err)
+		}
+		s := d.Summary()
+		if s.Failed != failed || s.Cancelled != cancelled || s.NotRun != notRun || s.Succeeded != 0 {
+			t.Errorf("%s: %+v", when, s)
+		}
+		for i, want := range over {
+			if d.Over(i+1) != want {
+				t.Errorf("%s: task %d is over: %v", when, i+1, !want)
+			}
+		}
+	}
+	order := func(f func(*queue.Queue, *queue.Selection) (int, error), task int) {
+		t.Helper()
+		if err := other.Refresh(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := f(other, &queue.Selection{Tasks: [][2]int{{task, task}}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	order((*queue.Queue).Cancel, 2)
+	check("cancelled", []bool{false, true, false}, 0, 1, 2)
+	if err := run.Commit(&record.Task{Task: 3, Try: 1, Cause: record.CauseExit, Ended: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	check("failed", []bool{false, true, true}, 1, 1, 1)
+	if s := d.Summary(); len(s.Failures) != 1 || s.Failures[0].Task != 3 {
+		t.Errorf("failures %+v", s.Failures)
+	}
+	order((*queue.Queue).Retry, 3)
+	check("retried", []bool{false, true, false}, 0, 1, 2)
+	order((*queue.Queue).Retry, 2)
+	check("retried the other", []bool{false, false, false}, 0, 0, 3)
+}

@@ -1,0 +1,162 @@
+package queue
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"premix/internal/engine"
+	"premix/internal/kit/lines"
+	"premix/internal/kit/owner"
+)
+
+// Names reads the names of tasks, for a reader that watches a directory from outside. It
+// takes no lock, writes nothing, and keeps no index. Tasks that run one after the other are
+// close together in tasks.jsonl, so Names reads and keeps a piece of the file. It is for one
+// goroutine.
+type Names struct {
+	dir     string
+	read    int64 // of orders.jsonl
+	batches []*Order
+	marks   map[int]int64 // where the lines of some tasks begin
+	pieces  [2]piece      // the last that were used
+}
+
+// piece are tasks that follow one another.
+type piece struct {
+	first int
+	names []Named
+}
+
+// pieceTasks is how many tasks are read at a time, at most.
+const pieceTasks = 256
+
+// Named is the name of a task, and the resources that it asked for.
+type Named struct {
+	Name   string // its name, or its command
+	Group  string
+	User   string // user who submitted it
+	Cores  int
+	Memory int64 // bytes; 0: no limit
+}
+
+// maxName is how many bytes of a command are taken for a name.
+const maxName = 200
+
+// NamesOf reads names from the task directory dir.
+func NamesOf(dir string) *Names {
+	return &Names{dir: filepath.Join(dir, engine.StateDir, engine.QueueDir), marks: make(map[int]int64)}
+}
+
+// Of returns the name and the resources of a task.
+func (n *Names) Of(task int) (Named, error) {
+	for _, p := range n.pieces {
+		if i := task - p.first; i >= 0 && i < len(p.names) {
+			return p.names[i], nil
+		}
+	}
+	if err := n.refresh(); err != nil {
+		return Named{}, err
+	}
+	i := sort.Search(len(n.batches), func(i int) bool { return n.batches[i].First > task }) - 1
+	if i < 0 || task >= n.batches[i].First+n.batches[i].Tasks {
+		return Named{}, errors.New("no such task")
+	}
+	p, err := n.piece(n.batches[i], task)
+	if err != nil {
+		return Named{}, err
+	}
+	n.pieces[1], n.pieces[0] = n.pieces[0], p
+	return p.names[task-p.first], nil
+}
+
+// piece reads the piece of a batch that has a task.
+func (n *Names) piece(o *Order, task int) (piece, error) {
+	f, err := owner.OpenOthers(filepath.Join(n.dir, tasksFile))
+	if err != nil {
+		return piece{}, err
+	}
+	defer f.Close()
+	p := piece{first: task - (task-o.First)%pieceTasks}
+	// From the last mark before it, which is there unless tasks were left out.
+	at, from := o.First, o.Offset
+	for t := p.first; t > o.First; t -= pieceTasks {
+		if offset, ok := n.marks[t]; ok {
+			at, from = t, offset
+			break
+		}
+	}
+	opts := o.options()
+	_, err = lines.Read(f, from, func(line []byte, offset int64) error {
+		if (at-o.First)%pieceTasks == 0 {
+			n.marks[at] = offset
+		}
+		if at == p.first+pieceTasks || at == o.First+o.Tasks {
+			return errStop
+		}
+		at++
+		if at <= p.first {
+			return nil
+		}
+		spec, err := parseSpec(line)
+		if err != nil {
+			return err
+		}
+		spec.under(&opts)
+		p.names = append(p.names, named(spec, o.User))
+		return nil
+	})
+	if errors.Is(err, errStop) {
+		err = nil
+	}
+	if err == nil && task-p.first >= len(p.names) {
+		err = io.ErrUnexpectedEOF
+	}
+	return p, err
+}
+
+// errStop ends a reading whose reader has seen enough.
+var errStop = errors.New("stop")
+
+func named(s *Spec, user string) Named {
+	name := Named{Name: s.Name, Group: s.Group, User: user, Cores: s.Cores, Memory: s.Memory}
+	if name.Name == "" {
+		name.Name = s.Command
+	}
+	if name.Name == "" {
+		name.Name = strings.Join(s.Argv, " ")
+	}
+	if len(name.Name) > maxName {
+		name.Name = strings.ToValidUTF8(name.Name[:maxName], "") + "..."
+	}
+	return name
+}
+
+// refresh reads new batches.
+func (n *Names) refresh() error {
+	f, err := owner.OpenOthers(filepath.Join(n.dir, ordersFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == n.read {
+		return err
+	}
+	if n.read == 0 {
+		if n.read, err = readHeader(f); err != nil || n.read == 0 {
+			return err
+		}
+	}
+	n.read, err = lines.Read(f, n.read, func(line []byte, _ int64) error {
+		o := &Order{}
+		if json.Unmarshal(line, o) == nil && o.Order == orderBatch {
+			n.batches = append(n.batches, o)
+		}
+		return nil
+	})
+	return err
+}

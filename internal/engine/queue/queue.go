@@ -1,0 +1,687 @@
+package queue
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/engine"
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lines"
+	"premix/internal/kit/owner"
+	"premix/internal/record"
+)
+
+// Names in the state directory of a task directory.
+const (
+	ordersFile  = "orders.jsonl"
+	tasksFile   = "tasks.jsonl"
+	indexFile   = "index-" // and the boot of the machine, in 16 hexadecimal digits
+	lockFile    = "lock"
+	orderLock   = "orders.lock" // in place of lockFile, of a run
+	submitLock  = "submit.lock"
+	parquetFile = "tasks.parquet"
+)
+
+// Queue is an open task directory. Its methods are safe for concurrent use.
+type Queue struct {
+	Dir     string         // absolute
+	base    string         // directory of the state
+	run     *engine.Header // of a run with a recipe; nil: the tasks have none
+	first   int64          // where the tasks of a run begin in its plan
+	version string         // of premix
+	user    string
+	own     bool // the index is memory of this process
+
+	foreign error // why orders is nil
+
+	mu      sync.Mutex // guards the rest; taken before lock
+	x       *index
+	orders  *os.File // nil: read only
+	tasks   *os.File
+	read    int64 // bytes of orders.jsonl that are in the fields below
+	end     int64 // bytes of tasks.jsonl that were submitted
+	list    []*Order
+	ends    []int64 // where each of them ends in orders.jsonl
+	groups  []*group
+	names   map[string]int // numbers of groups
+	journal *record.Writer
+	number  int // of journal
+	work    *os.File
+	logs    map[string]*os.File // that are made durable; for Settle alone
+}
+
+// group is a group and the number of its tasks in each state.
+type group struct {
+	name  string
+	user  string
+	after []int
+	count [4]int // by State
+	total int
+}
+
+func (g *group) complete() bool { return g.count[Succeeded] == g.total }
+
+func (q *Queue) path(name string) string { return filepath.Join(q.base, name) }
+
+// indexPath returns the path of the index for this boot of this machine. Processes that do
+// not share memory must not share an index: each would rebuild it while the other uses it.
+func (q *Queue) indexPath() string { return q.path(fmt.Sprintf(indexFile+"%016x", here())) }
+
+// tidy removes the indexes of earlier boots of this host.
+func (q *Queue) tidy() {
+	entries, err := os.ReadDir(q.path(""))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if path := q.path(e.Name()); strings.HasPrefix(e.Name(), indexFile) && outlived(path) {
+			_ = os.Remove(path) // it only takes room
+		}
+	}
+}
+
+// IsDir reports whether dir is a directory of tasks without a recipe.
+func IsDir(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, engine.StateDir, engine.QueueDir))
+	return err == nil
+}
+
+// Open opens the task directory or run directory dir. If dir is neither, Open makes a task
+// directory, where create is true; with create it refuses a run directory.
+// The error is an *engine.DirError where a user can do something about it. version
+// is the version of premix.
+func Open(dir, version string, create bool) (_ *Queue, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = engine.DirectoryError(dir, err) }()
+	q := &Queue{Dir: dir, version: version, user: userName(), logs: make(map[string]*os.File)}
+	switch {
+	case IsDir(dir):
+	case create:
+		if err := makeDir(dir); err != nil {
+			return nil, err
+		}
+	default:
+		q.run, q.first, err = engine.ReadHeader(dir)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			return nil, &engine.DirError{Dir: dir, Reason: "holds no tasks", Way: "give the directory that was --out of premix task submit, premix task run or premix run"}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	q.base, q.own = engine.State(dir), q.run != nil
+	defer func() {
+		if err != nil {
+			q.Close()
+		}
+	}()
+	tasks, mode := tasksFile, os.O_RDWR|os.O_CREATE
+	if q.run != nil {
+		tasks, mode = engine.PlanFile, os.O_RDWR // a look at a run leaves nothing there
+	}
+	err = q.belongs()
+	if err == nil {
+		q.orders, err = owner.OpenFile(q.path(ordersFile), mode, 0o644)
+	}
+	if q.run != nil && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && q.run == nil {
+		q.tasks, err = owner.OpenFile(q.path(tasks), mode, 0o644)
+	}
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		q.foreign = err
+	}
+	if q.foreign != nil || err == nil && q.run != nil {
+		if q.tasks, err = owner.OpenOthers(q.path(tasks)); err != nil {
+			return nil, err
+		}
+	}
+	if q.foreign != nil {
+		if q.orders != nil {
+			q.orders.Close()
+		}
+		q.orders, q.own = nil, true
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !q.own {
+		if q.x, err = openIndex(q.indexPath()); err != nil {
+			q.own = true // a full disk: as a reader
+		}
+	}
+	if q.own {
+		if q.x, err = openIndex(""); err != nil {
+			return nil, err
+		}
+	}
+	q.forget()
+	return q, q.Refresh()
+}
+
+// belongs refuses a directory with commands, names of files to be removed or numbers of
+// processes that another user has written down.
+func (q *Queue) belongs() error {
+	if err := owner.Named(q.Dir); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Join(q.Dir, engine.StateDir), q.path("")} {
+		if err := owner.Directory(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// denied returns the error for a change of a read-only directory.
+func (q *Queue) denied() error {
+	var e *engine.DirError
+	if errors.As(engine.DirectoryError(q.Dir, q.foreign), &e) {
+		return e
+	}
+	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory", Err: q.foreign}
+}
+
+// makeDir makes a task directory. It refuses a directory that holds a run.
+func makeDir(dir string) error {
+	if err := engine.MakeDir(dir); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, engine.PlanFile)); err == nil {
+		return &engine.DirError{Dir: dir, Reason: "already holds a run", Way: "give another directory with --out"}
+	}
+	return os.MkdirAll(filepath.Join(dir, engine.StateDir, engine.QueueDir), 0o775)
+}
+
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
+}
+
+// Close closes what Open opened.
+func (q *Queue) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var errs []error
+	if q.journal != nil {
+		errs = append(errs, q.journal.Close())
+	}
+	for _, f := range q.logs {
+		f.Close()
+	}
+	for _, f := range []*os.File{q.orders, q.tasks, q.work} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	if q.x != nil {
+		q.x.close()
+	}
+	return errors.Join(errs...)
+}
+
+// locked calls f while this process alone may change orders and index. The caller
+// holds mu.
+func (q *Queue) locked(f func() error) error {
+	if q.orders == nil {
+		return f() // a reader with an index of its own
+	}
+	name := lockFile
+	if q.run != nil {
+		name = orderLock // a run holds its own lock under the other name until it ends
+	}
+	l, _, err := TakeLock(q.path(name), -1)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := q.x.follow(); err != nil {
+		return err
+	}
+	return f()
+}
+
+// Refresh applies the orders and records of other processes.
+func (q *Queue) Refresh() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.locked(q.catchUp)
+}
+
+// Changed reports whether there are orders that Refresh would apply. It costs one
+// system call.
+func (q *Queue) Changed() bool {
+	info, err := os.Stat(q.path(ordersFile))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return err == nil && info.Size() > q.read
+}
+
+// catchUp reads new orders, and brings the index up to date. The caller holds mu and
+// lock.
+func (q *Queue) catchUp() error {
+	if err := q.readOrders(); err != nil {
+		return err
+	}
+	numbers, sizes, err := q.journals()
+	if err != nil {
+		return err
+	}
+	whole := q.x.fits(here()) && q.x.head().orders <= q.read && q.x.head().tasks <= int64(q.taskCount())
+	for i, n := range numbers {
+		whole = whole && *q.x.applied(n) <= sizes[i]
+	}
+	if !whole {
+		q.x.reset(here())
+		if q.x.file != nil {
+			q.tidy()
+		}
+	}
+	if err := q.applyOrders(); err != nil {
+		return err
+	}
+	for i, n := range numbers {
+		if *q.x.applied(n) < sizes[i] {
+			if err := q.replay(n); err != nil {
+				return err
+			}
+		}
+	}
+	q.recount()
+	return nil
+}
+
+// taskCount returns how many tasks were submitted, according to the orders read so far.
+func (q *Queue) taskCount() int {
+	for i := len(q.list) - 1; i >= 0; i-- {
+		if o := q.list[i]; o.Order == orderBatch {
+			return o.First + o.Tasks - 1
+		}
+	}
+	return 0
+}
+
+// forget begins the orders again. The plan of a run is its first order.
+func (q *Queue) forget() {
+	q.read, q.end, q.list, q.ends, q.groups, q.names = 0, 0, nil, nil, nil, make(map[string]int)
+	if h := q.run; h != nil {
+		g := Group{Name: h.Recipe}
+		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
+			Groups: []Group{g}, Dir: q.Dir, Cores: h.Threads, Memory: h.Memory}}, []int64{0}
+		q.group(g, q.user)
+	}
+}
+
+// readOrders reads the orders that were not read yet.
+func (q *Queue) readOrders() error {
+	f, err := owner.OpenOthers(q.path(ordersFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() < q.read {
+		q.forget()
+	}
+	if q.read == 0 {
+		if q.read, err = readHeader(f); err != nil || q.read == 0 {
+			return err
+		}
+	}
+	q.read, err = lines.Read(f, q.read, func(line []byte, at int64) error {
+		o := &Order{}
+		if json.Unmarshal(line, o) != nil || o.Order == "" {
+			return q.damaged(ordersFile)
+		}
+		q.list, q.ends = append(q.list, o), append(q.ends, at+int64(len(line)))
+		if o.Order != orderBatch {
+			return nil
+		}
+		q.end = o.Offset + o.Bytes
+		for _, g := range o.Groups {
+			q.group(g, o.User)
+		}
+		return nil
+	})
+	return err
+}
+
+func (q *Queue) damaged(name string) error {
+	return &engine.DirError{Dir: q.Dir, Reason: "is damaged (" + q.path(name) + ")", Way: "submit the tasks again, to another directory"}
+}
+
+// group records a batch's declaration of a group.
+func (q *Queue) group(g Group, user string) {
+	id, ok := q.names[g.Name]
+	if !ok {
+		id = len(q.groups)
+		q.names[g.Name] = id
+		q.groups = append(q.groups, &group{name: g.Name, user: user})
+	}
+	for _, name := range g.After {
+		// It was there when the batch was submitted.
+		if before, ok := q.names[name]; ok && !slices.Contains(q.groups[id].after, before) {
+			q.groups[id].after = append(q.groups[id].after, before)
+		}
+	}
+}
+
+// journals returns the numbers of the journals and their sizes.
+func (q *Queue) journals() (numbers []int, sizes []int64, err error) {
+	entries, err := os.ReadDir(q.path(""))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), "journal-")
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSuffix(text, ".jsonl"))
+		info, ierr := e.Info()
+		if err != nil || ierr != nil || n < 1 || n >= maxJournals {
+			continue
+		}
+		numbers, sizes = append(numbers, n), append(sizes, info.Size())
+	}
+	return numbers, sizes, nil
+}
+
+func (q *Queue) journalPath(n int) string { return q.path(fmt.Sprintf("journal-%04d.jsonl", n)) }
+
+// applyOrders applies the orders that the index lacks.
+func (q *Queue) applyOrders() error {
+	if q.run != nil && q.x.head().tasks == 0 {
+		if err := q.apply(0); err != nil {
+			return err
+		}
+	}
+	next, _ := slices.BinarySearch(q.ends, q.x.head().orders+1) // the first that ends behind
+	for ; next < len(q.list); next++ {
+		if err := q.apply(next); err != nil {
+			return err
+		}
+		q.x.head().orders = q.ends[next]
+	}
+	return nil
+}
+
+// apply applies order i to the index.
+func (q *Queue) apply(i int) error {
+	o := q.list[i]
+	q.x.head().changes++
+	if o.Order == orderBatch {
+		return q.applyBatch(i, o)
+	}
+	entries := q.x.entries()
+	for _, w := range o.Which {
+		if w[0] < 1 || w[1] > len(entries) {
+			return q.damaged(ordersFile)
+		}
+		for t := w[0]; t <= w[1]; t++ {
+			e := &entries[t-1]
+			switch o.Order {
+			case orderCancel:
+				e.flags |= flagCancelled
+			case orderRetry:
+				e.flags &^= flagCancelled
+				e.begin(w[2])
+			case orderBegin:
+				e.begin(w[2])
+				e.retries = uint16(min(o.Retries, math.MaxUint16-1))
+			case orderPrune:
+				e.flags |= flagPruned
+			case orderHold:
+				e.flags |= flagHeld
+			case orderRelease:
+				e.flags &^= flagHeld
+			}
+		}
+	}
+	return nil
+}
+
+// applyBatch makes the entries of a batch from its lines.
+func (q *Queue) applyBatch(i int, o *Order) error {
+	if err := q.x.room(int64(o.First - 1 + o.Tasks)); err != nil {
+		return err
+	}
+	h := q.x.head()
+	if h.tasks != int64(o.First-1) {
+		return q.damaged(ordersFile)
+	}
+	all := q.x.data[headSize+tableSize+int64(o.First-1)*entrySize:]
+	opts := o.options()
+	t := 0
+	end := o.Offset + o.Bytes
+	stop := errors.New("stop")
+	_, err := lines.Read(q.tasks, o.Offset, func(line []byte, at int64) error {
+		if at >= end {
+			return stop
+		}
+		if t >= o.Tasks {
+			return q.damaged(tasksFile)
+		}
+		e := entryAt(all, t)
+		*e = entry{spec: at, specLen: uint32(len(line)), order: uint32(i), priority: int32(opts.Priority), retries: uint16(opts.Retries)}
+		if o.Held {
+			e.flags = flagHeld
+		}
+		group := opts.Group
+		if q.run == nil && !bytes.HasPrefix(line, []byte(plain)) {
+			s, err := parseSpec(line)
+			if err != nil {
+				return q.damaged(tasksFile)
+			}
+			s.under(&opts)
+			group, e.priority, e.retries = s.Group, int32(s.Priority), uint16(s.Retries)
+		}
+		id, ok := q.names[group]
+		if !ok {
+			return q.damaged(tasksFile)
+		}
+		e.group = uint32(id)
+		t++
+		return nil
+	})
+	if err != nil && !errors.Is(err, stop) {
+		return err
+	}
+	if t != o.Tasks {
+		return q.damaged(tasksFile)
+	}
+	h.tasks += int64(t)
+	return nil
+}
+
+// replay applies the records of journal n that the index lacks.
+func (q *Queue) replay(n int) error {
+	f, err := owner.OpenOthers(q.journalPath(n))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := q.x.journal(n); err != nil {
+		return err
+	}
+	from := *q.x.applied(n)
+	if from == 0 {
+		if from, err = readHeader(f); err != nil || from == 0 {
+			return err
+		}
+	}
+	end, err := lines.Read(f, from, func(line []byte, at int64) error {
+		var r record.Task
+		if json.Unmarshal(line, &r) == nil {
+			q.applyRecord(&r, n, at, len(line))
+		}
+		return nil
+	})
+	*q.x.applied(n) = end
+	return err
+}
+
+// applyRecord applies a record, and returns the state before and after.
+func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (before, after State) {
+	entries := q.x.entries()
+	if r.Task < 1 || r.Task > len(entries) {
+		return Waiting, Waiting
+	}
+	e := &entries[r.Task-1]
+	before = e.state()
+	if r.Try <= int(e.try) {
+		return before, before
+	}
+	e.try, e.journal, e.record, e.recLen = uint16(r.Try), uint32(journal), at, uint32(length)
+	e.flags &^= flagDone // a task of a run whose outputs have gone runs again
+	switch {
+	case r.OK():
+		e.flags |= flagDone
+		e.fails = 0 // should it run again, it has all its tries
+	case r.Cause == record.CauseInterrupted, r.Cause == record.CauseDisk, r.Cause == record.CauseDiffers:
+		// No fault of the task.
+	default:
+		if r.Try > int(e.base) {
+			e.fails = min(e.fails+1, 1<<16-1)
+		}
+		if r.Cause == record.CauseInput || r.Cause == record.CauseLost && q.run != nil {
+			e.fails = max(e.fails, e.retries+1) // a further try would meet the same
+		}
+		if r.Cause == record.CauseMemory {
+			e.ooms = min(e.ooms+1, 1<<8-1)
+		}
+	}
+	return before, e.state()
+}
+
+// recount counts the tasks of each group.
+func (q *Queue) recount() {
+	for _, g := range q.groups {
+		g.count, g.total = [4]int{}, 0
+	}
+	entries := q.x.entries()
+	for i := range entries {
+		e := &entries[i]
+		if int(e.group) >= len(q.groups) {
+			continue
+		}
+		g := q.groups[e.group]
+		g.count[e.state()]++
+		g.total++
+	}
+}
+
+// order makes an order durable and applies it. The caller holds mu and lock, and has
+// caught up.
+func (q *Queue) order(o *Order) error {
+	if q.orders == nil {
+		return q.denied() // of a run, change has opened it
+	}
+	o.At, o.User = time.Now().UTC(), q.user
+	if q.read == 0 {
+		line, err := json.Marshal(q.header("order"))
+		if err != nil {
+			return err
+		}
+		if q.read, err = lines.Append(q.orders, 0, append(line, '\n'), true); err != nil {
+			return err
+		}
+		if err := beneath.SyncDir(q.path("")); err != nil {
+			return err
+		}
+	}
+	if _, err := appendOrders(q.orders, q.read, []*Order{o}); err != nil {
+		return err
+	}
+	return q.catchUp()
+}
+
+func (q *Queue) header(table string) record.Header { return engine.NewHeader(table, q.version) }
+
+// entry returns a copy of the entry of a task; ok is false if the task does not exist. The
+// caller holds mu.
+func (q *Queue) entry(task int) (e entry, ok bool) {
+	entries := q.x.entries()
+	if task < 1 || task > len(entries) {
+		return e, false
+	}
+	return entries[task-1], true
+}
+
+// Spec reads the spec of a task.
+func (q *Queue) Spec(task int) (*Spec, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(task)
+	if !ok {
+		return nil, q.noTask(task)
+	}
+	return q.spec(&e)
+}
+
+func (q *Queue) spec(e *entry) (*Spec, error) {
+	line := make([]byte, e.specLen)
+	if _, err := q.tasks.ReadAt(line, e.spec); err != nil {
+		return nil, q.damaged(tasksFile)
+	}
+	s, err := q.parse(line)
+	if err != nil || int(e.order) >= len(q.list) {
+		return nil, q.damaged(tasksFile)
+	}
+	opts := q.list[e.order].options()
+	s.under(&opts)
+	return s, nil
+}
+
+func (q *Queue) noTask(task int) error {
+	n := len(q.x.entries())
+	way := fmt.Sprintf("its tasks have the numbers 1 to %d", n)
+	if n == 0 {
+		way = "submit tasks with premix task submit"
+	}
+	return &InputError{Reason: fmt.Sprintf("there is no task %d in %s", task, q.Dir), Way: way}
+}
+
+// record reads the last record of a task; it returns nil for a task without a record.
+func (q *Queue) record(e *entry) (*record.Task, error) {
+	if e.journal == 0 {
+		return nil, nil
+	}
+	f, err := owner.OpenOthers(q.journalPath(int(e.journal)))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	line := make([]byte, e.recLen)
+	if _, err := f.ReadAt(line, e.record); err != nil {
+		return nil, err
+	}
+	r := &record.Task{}
+	return r, json.Unmarshal(line, r)
+}

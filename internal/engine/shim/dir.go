@@ -1,0 +1,184 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"premix/internal/engine"
+	"premix/internal/engine/pilot"
+	"premix/internal/engine/queue"
+	"premix/internal/engine/slurm"
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/owner"
+	"premix/internal/record"
+)
+
+// Fronts are the programs that a shim directory has.
+var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun"}
+
+// Names of the cluster and its partition in the answers to fronts.
+const (
+	clusterName      = "premix"
+	defaultPartition = "local"
+)
+
+// Config describes how the jobs of a shim directory are run. It is config.json.
+type Config struct {
+	Format int           `json:"format"`
+	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: the machine's
+	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
+	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
+
+	// Engine is where jobs run: "" for this machine, or slurm.
+	Engine  string   `json:"engine,omitempty"`
+	Options []string `json:"options,omitempty"` // of the engine, KEY=VALUE
+	Env     []string `json:"env,omitempty"`     // in which Slurm's own programs are called; Make fills it in
+}
+
+const configFormat = 1
+
+// DefaultIdle is how long a worker without work stays.
+const DefaultIdle = time.Minute
+
+// Grace is the time between SIGTERM and SIGKILL. It is the default of Slurm's KillWait.
+const Grace = 30 * time.Second
+
+// minJobAge is how long squeue shows a job that has ended.
+const minJobAge = 5 * time.Minute
+
+func statePath(dir, name string) string { return filepath.Join(dir, engine.StateDir, "slurm", name) }
+
+// Make makes a shim directory, or changes its configuration, and returns the directory
+// of its fronts. binary is the premix that the fronts execute. A running worker keeps the
+// configuration that it started with.
+func Make(dir, binary, version string, c Config) (bin string, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	defer func() { err = engine.DirectoryError(dir, err) }()
+	if err := engine.MakeDir(dir); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(statePath(dir, "config.json")); errors.Is(err, fs.ErrNotExist) && len(entries) > 0 {
+		return "", &engine.DirError{Dir: dir, Reason: "holds something else", Way: "name a new directory with --dir"}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, engine.StateDir), 0o700); err != nil {
+		return "", err
+	}
+	q, err := queue.Open(dir, version, true)
+	if err != nil {
+		return "", err
+	}
+	if err := q.Close(); err != nil {
+		return "", err
+	}
+	bin = filepath.Join(dir, "bin")
+	for _, d := range []string{bin, statePath(dir, "")} {
+		if err := os.MkdirAll(d, 0o775); err != nil {
+			return "", err
+		}
+	}
+	if err := belongs(dir); err != nil {
+		return "", err
+	}
+	c.Format = configFormat
+	switch c.Engine {
+	case "", "local":
+		c.Engine = ""
+	case slurm.Name:
+		if _, err := newCluster(&c); err != nil {
+			return "", err
+		}
+		c.Env = outside(dir)
+	default:
+		return "", &pilot.OptionError{Reason: fmt.Sprintf("the programs of Slurm cannot have engine %q behind them", c.Engine), Way: "it is local or slurm"}
+	}
+	text, err := json.MarshalIndent(&c, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := replace(statePath(dir, "config.json"), append(text, '\n'), 0o664); err != nil {
+		return "", err
+	}
+	for _, name := range Fronts {
+		script := fmt.Sprintf("#!/bin/sh\n# %s of premix, before the jobs in %q.\nexec %s %s %s %s \"$@\"\n", name, dir, shellQuote(binary), FrontArg, shellQuote(dir), name)
+		if err := replace(filepath.Join(bin, name), []byte(script), 0o775); err != nil {
+			return "", err
+		}
+	}
+	return bin, nil
+}
+
+// belongs refuses a shim directory of another user, who would control the jobs and the
+// answers of the worker.
+func belongs(dir string) error {
+	if err := owner.Named(dir); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Join(dir, "bin"), filepath.Join(dir, engine.StateDir), statePath(dir, "")} {
+		if err := owner.Directory(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// shellQuote quotes always: a front must work from any place.
+func shellQuote(s string) string { return queue.Quote(s) }
+
+// replace writes a file, whole or not at all, unless it is as wished already.
+func replace(path string, text []byte, mode fs.FileMode) error {
+	old, err := os.ReadFile(path)
+	if err == nil && string(old) == string(text) {
+		return nil
+	}
+	return beneath.Replace(path, mode, beneath.Volatile, text)
+}
+
+func readConfig(dir string) (*Config, error) {
+	path := statePath(dir, "config.json")
+	if err := belongs(dir); err != nil {
+		return nil, engine.DirectoryError(dir, err)
+	}
+	text, err := owner.ReadConfig(path)
+	if err != nil {
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), Way: "premix slurm-shim --dir DIR makes one", Err: err}
+	}
+	c := &Config{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("has a bad configuration: %v", err), Way: "premix slurm-shim --dir DIR writes it again", Err: err}
+	}
+	if c.Format > configFormat {
+		return nil, &record.FormatError{Path: path, Format: c.Format}
+	}
+	return c, nil
+}
+
+// nodeName is the name of the one node.
+var nodeName = sync.OnceValue(func() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return name
+})
+
+// userName is the name of the user of this process.
+var userName = sync.OnceValue(func() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
+})

@@ -1,0 +1,317 @@
+package shim
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"premix/internal/engine"
+	"premix/internal/kit/cgroup"
+	"premix/internal/kit/owner"
+)
+
+// FrontArg is the first argument of a front: premix FrontArg DIR PROGRAM ARGUMENT...
+const FrontArg = "slurm-front"
+
+// WorkerArg is the first argument of a worker: premix WorkerArg DIR.
+const WorkerArg = "slurm-worker"
+
+// slurmVersion is the release whose output the fronts have.
+const slurmVersion = "slurm 22.05.8"
+
+// startTime is how long a front waits for a worker that it has started. Reading a
+// million jobs takes some seconds.
+const startTime = 2 * time.Minute
+
+// FrontMain is the main function of a front. args follow FrontArg.
+func FrontMain(args []string) int {
+	if len(args) < 2 {
+		fmt.Fprintln(os.Stderr, "error: this is for the programs that premix slurm-shim makes")
+		return 2
+	}
+	dir, program, args := args[0], args[1], args[2:]
+	r := front(dir, program, args)
+	// An error of this write cannot be reported anywhere.
+	_, _ = os.Stderr.Write(r.Stderr)
+	if _, err := os.Stdout.Write(r.Stdout); err != nil && r.Exit == 0 {
+		return 1
+	}
+	return r.Exit
+}
+
+func front(dir, program string, args []string) response {
+	for _, a := range args {
+		if a == "--version" || a == "-V" {
+			return response{Stdout: []byte(slurmVersion + "\n")}
+		}
+		if a == "--" || !strings.HasPrefix(a, "-") {
+			break
+		}
+	}
+	if program == "srun" {
+		return srun(args)
+	}
+	if program == "sinfo" || program == "scontrol" && !ofJobs(args) {
+		// What there is of nodes and partitions Slurm itself knows.
+		c, err := readConfig(dir)
+		if err != nil {
+			return fail(program, 1, err)
+		}
+		if c.Engine != "" {
+			return c.real(program, args)
+		}
+	}
+	r := request{Format: wireFormat, Program: program, Args: toBytes(args)}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	r.ID = hex.EncodeToString(id[:])
+	cwd, err := os.Getwd()
+	if err != nil {
+		return fail(program, 1, err)
+	}
+	r.Dir = []byte(cwd)
+	if program == "sbatch" {
+		r.Env = toBytes(os.Environ())
+		s, needs, err := parseSbatch(args)
+		if err == nil && needs {
+			r.Script, err = readScript(s.script)
+		}
+		if err != nil {
+			return fail(program, 1, err)
+		}
+	}
+	answer, err := ask(dir, &r)
+	if err != nil {
+		return fail(program, 1, err)
+	}
+	return *answer
+}
+
+// ofJobs reports whether a call of scontrol is about jobs.
+func ofJobs(args []string) bool {
+	list, rest, err := parseOptions(scontrolOptions, args, false)
+	if err != nil || len(list) == 0 && len(rest) == 0 {
+		return true // the worker reports the mistake
+	}
+	if len(rest) > 1 && strings.EqualFold(rest[0], "show") {
+		what, _, _ := strings.Cut(strings.ToLower(rest[1]), "=")
+		return what != "" && strings.HasPrefix("jobs", what)
+	}
+	return len(rest) > 0 && slices.Contains([]string{"hold", "uhold", "release"}, strings.ToLower(rest[0]))
+}
+
+// readScript reads a batch script as sbatch does: a file, else standard input.
+func readScript(name string) ([]byte, error) {
+	if name == "" {
+		return io.ReadAll(os.Stdin)
+	}
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && !strings.Contains(name, "/") {
+		// sbatch looks along PATH, too.
+		if path, lerr := exec.LookPath(name); lerr == nil {
+			return os.ReadFile(path)
+		}
+	}
+	if err != nil {
+		return nil, &optionError{fmt.Sprintf("Unable to open file %s", name), "name a script, or give a command with --wrap"}
+	}
+	return text, nil
+}
+
+// ask sends a request to the worker. It starts a worker if none is running, and again if
+// the worker ends before it answers.
+func ask(dir string, r *request) (*response, error) {
+	const tries = 20
+	var last error
+	for range tries {
+		conn, err := connect(dir)
+		if err != nil {
+			return nil, err
+		}
+		answer := &response{}
+		err = send(conn, r)
+		if err == nil {
+			err = receive(conn, answer)
+		}
+		conn.Close()
+		if err == nil && answer.Format > wireFormat {
+			return nil, errors.New("the worker is of a newer premix: premix slurm-shim --dir makes the fronts anew")
+		}
+		if err == nil {
+			return answer, nil
+		}
+		last = err
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil, fmt.Errorf("the worker ends without an answer: %w", last)
+}
+
+// connect connects to the worker.
+func connect(dir string) (net.Conn, error) {
+	if err := belongs(dir); err != nil {
+		return nil, engine.DirectoryError(dir, err)
+	}
+	folder, err := os.Open(statePath(dir, ""))
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	var started *started
+	for begun := time.Now(); ; {
+		conn, err := net.Dial("unix", socketIn(folder))
+		if err == nil {
+			// A request holds the environment of this process.
+			if err := owner.Peer(conn); err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return conn, nil
+		}
+		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN) {
+			return nil, err
+		}
+		if started == nil {
+			if started, err = startWorker(dir); err != nil {
+				return nil, fmt.Errorf("start the worker: %w", err)
+			}
+		}
+		select {
+		case <-started.ended:
+			if text := started.said(); text != "" {
+				return nil, fmt.Errorf("the worker does not start: %s", text)
+			}
+			// Another one was there, or it has done its work.
+			started = nil
+		default:
+		}
+		if time.Since(begun) > startTime {
+			return nil, fmt.Errorf("no worker answers in %v; see %s", startTime, statePath(dir, "worker.log"))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// socketIn returns a path of the worker's socket that is short enough wherever the
+// directory is.
+func socketIn(folder *os.File) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/socket"
+}
+
+// started is a worker that this process has started.
+type started struct {
+	ended chan struct{}
+	log   string
+	begun int64 // size of the log before
+}
+
+// said returns the output of the worker.
+func (s *started) said() string {
+	text, err := os.ReadFile(s.log)
+	if err != nil || int64(len(text)) <= s.begun {
+		return ""
+	}
+	return string(bytes.TrimSpace(text[s.begun:]))
+}
+
+// startWorker starts a worker that outlives this process. It gets an almost empty
+// environment: jobs would inherit its variables without having asked for them.
+func startWorker(dir string) (*started, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	s := &started{ended: make(chan struct{}), log: statePath(dir, "worker.log")}
+	log, err := owner.OpenFile(s.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o664)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	if info, err := log.Stat(); err == nil {
+		s.begun = info.Size()
+	}
+	cmd := exec.Command(exe, WorkerArg, dir)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	if c, err := readConfig(dir); err == nil && c.Engine != "" {
+		cmd.Env = c.Env
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	_ = cgroup.Leave(cmd.Process.Pid) // where it cannot leave a task, it ends with it
+	go func() {
+		_ = cmd.Wait() // its log has the error
+		close(s.ended)
+	}()
+	return s, nil
+}
+
+// srun executes a step: in a job, the program in its place.
+func srun(args []string) response {
+	list, rest, err := parseOptions(srunOptions, args, true)
+	if err != nil {
+		return fail("srun", 1, err)
+	}
+	if os.Getenv("SLURM_JOB_ID") == "" {
+		return fail("srun", 1, &optionError{"there is no job that this could be a step of", "submit with sbatch; srun works within a job"})
+	}
+	tasks, dir := os.Getenv("SLURM_NTASKS"), ""
+	for _, g := range list {
+		switch {
+		case g.use == refused:
+			return fail("srun", 1, &optionError{fmt.Sprintf("option '--%s' is not possible before this machine", g.name), "leave it out, or use a real Slurm"})
+		case g.name == "ntasks":
+			tasks = g.value
+		case g.name == "chdir":
+			dir = g.value
+		case g.name == "export" && g.value != "ALL":
+			return fail("srun", 1, &optionError{fmt.Sprintf("--export=%s: a step has the environment of the job", g.value), "set variables before srun"})
+		case g.name == "nodes" && g.value != "1" && g.value != "1-1":
+			return fail("srun", 1, &optionError{fmt.Sprintf("--nodes=%s: there is one machine", g.value), "ask for one node"})
+		}
+	}
+	if tasks != "" && tasks != "1" {
+		return fail("srun", 1, &optionError{fmt.Sprintf("a step of %s tasks is not possible before this machine", tasks), "start one task with srun -n1, or the program itself; for MPI use mpirun"})
+	}
+	if len(rest) == 0 {
+		return fail("srun", 1, &optionError{"No command given to execute.", ""})
+	}
+	if dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			return fail("srun", 1, err)
+		}
+	}
+	path, err := exec.LookPath(rest[0])
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return fail("srun", 2, fmt.Errorf("execve(): %s: No such file or directory", rest[0]))
+	}
+	if path, err = filepath.Abs(path); err == nil {
+		err = syscall.Exec(path, rest, append(os.Environ(), "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_STEP_NUM_TASKS=1"))
+	}
+	return fail("srun", 2, fmt.Errorf("execve(): %s: %w", rest[0], err))
+}
+
+// srunOptions are the options of srun.
+var srunOptions = []option{
+	{"ntasks", 'n', required, used}, {"cpus-per-task", 'c', required, moot}, {"nodes", 'N', required, used}, {"chdir", 'D', required, used},
+	{"cpu-bind", 0, required, moot}, {"mem", 0, required, moot}, {"mem-per-cpu", 0, required, moot}, {"exclusive", 0, optional, moot}, {"exact", 0, none, moot},
+	{"overlap", 0, none, moot}, {"overcommit", 'O', none, moot}, {"oversubscribe", 's', none, moot}, {"job-name", 'J', required, moot}, {"jobid", 0, required, moot},
+	{"time", 't', required, moot}, {"quiet", 'Q', none, moot}, {"verbose", 'v', none, moot}, {"unbuffered", 'u', none, moot}, {"label", 'l', none, refused},
+	{"kill-on-bad-exit", 'K', optional, moot}, {"export", 0, required, moot}, {"distribution", 'm', required, moot}, {"hint", 0, required, moot}, {"mem-bind", 0, required, moot},
+	{"output", 'o', required, refused}, {"error", 'e', required, refused}, {"input", 'i', required, refused}, {"gpus", 'G', required, refused}, {"gres", 0, required, refused},
+	{"multi-prog", 0, none, refused}, {"mpi", 0, required, refused}, {"pty", 0, optional, refused}, {"ntasks-per-node", 0, required, moot}, {"partition", 'p', required, site}, {"account", 'A', required, site},
+}

@@ -1,0 +1,730 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/engine/local"
+	"premix/internal/engine/queue"
+	"premix/internal/engine/spawn"
+	"premix/internal/kit/bounded"
+	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
+	"premix/internal/record"
+)
+
+// How often blocked jobs are looked at, and whether there is work at all.
+const tick = 50 * time.Millisecond
+
+// worker answers all fronts of a shim directory and runs its jobs.
+type worker struct {
+	dir    string
+	config *Config
+	q      *queue.Queue
+	cores  int
+	memory int64
+	behind *cluster // nil: jobs run on this machine
+	wake   chan struct{}
+
+	mu       sync.Mutex // guards the rest
+	jobs     []*job     // by number of the task, from 1
+	requests map[string]int
+	blocked  []*job // in the order of their numbers
+	scripts  []*job // that have a file of their own
+	warned   map[uint64]bool
+	asked    time.Time // when a front did last
+	begun    *os.File  // numbers of jobs that have begun and are not to run twice
+	open     int       // requests that are being answered
+	closing  bool
+}
+
+// job is a job as the worker has it in memory.
+type job struct {
+	note
+	id       int
+	step     string
+	needs    *dependency // of note.Needs
+	userHeld bool
+	noted    bool // that it has begun
+	invalid  bool // its dependency can never be satisfied
+	running  time.Time
+	last     *record.Task // once it has ended
+}
+
+// array returns the id of the job's array; its own id for a job outside an array.
+func (j *job) array() int { return j.id - j.At }
+
+// WorkerMain is the main function of a worker. args follow WorkerArg.
+func WorkerMain(args []string, version string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "error: this is for the programs that premix slurm-shim makes")
+		return 2
+	}
+	if err := work(args[0], version); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func work(dir, version string) error {
+	if err := belongs(dir); err != nil {
+		return err
+	}
+	lock, err := lockWorker(dir)
+	if lock == nil {
+		return err // nil: another one is there
+	}
+	defer lock.Close()
+	w := &worker{dir: dir, wake: make(chan struct{}, 1), requests: make(map[string]int), warned: make(map[uint64]bool), asked: time.Now()}
+	if w.config, err = readConfig(dir); err != nil {
+		return err
+	}
+	if w.cores, w.memory, err = local.Machine(); err != nil {
+		return err
+	}
+	if w.config.Jobs > 0 {
+		w.cores = w.config.Jobs
+	}
+	if w.config.Memory > 0 {
+		w.memory = w.config.Memory
+	}
+	if w.behind, err = newCluster(w.config); err != nil {
+		return err
+	}
+	if w.behind != nil {
+		w.cores, w.memory = math.MaxInt32, math.MaxInt64 // Slurm itself is asked
+	}
+	if w.q, err = queue.Open(dir, version, false); err != nil {
+		return err
+	}
+	defer w.q.Close()
+	if err := w.follow(); err != nil {
+		return err
+	}
+	if err := w.mourn(); err != nil {
+		return err
+	}
+	defer w.begun.Close()
+	l, err := listen(dir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	signal.Ignore(unix.SIGHUP)
+	go func() {
+		<-signals
+		cancel(&local.Interrupted{Signal: unix.SIGTERM})
+	}()
+	stay, ran := make(chan struct{}), make(chan error, 1)
+	go func() {
+		if w.behind != nil {
+			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
+			return
+		}
+		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Grace: Grace, Stay: stay, Wake: w.wake})
+		ran <- err
+	}()
+	var answers sync.WaitGroup
+	accepted := make(chan struct{})
+	// A front that has asked may wait for its job to end.
+	most := bounded.Descriptors()
+	fronts := bounded.New(owner.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
+	go func() {
+		defer close(accepted)
+		for {
+			conn, err := fronts.Accept()
+			if err != nil {
+				return
+			}
+			answers.Go(func() { w.serve(conn.(bounded.Conn)) })
+		}
+	}()
+	ended := false
+	for t := time.NewTicker(tick); !ended; {
+		select {
+		case <-t.C:
+			w.tend()
+			ended = w.idle()
+		case err = <-ran: // it was interrupted, or cannot go on
+			ran <- err
+			ended = true
+		}
+	}
+	w.mu.Lock()
+	w.closing = true
+	w.mu.Unlock()
+	_ = os.Remove(statePath(dir, "socket")) // a front that comes now starts another worker
+	l.Close()
+	<-accepted
+	answers.Wait()
+	close(stay)
+	err = <-ran
+	var failed *local.FailedError
+	var interrupted *local.Interrupted
+	if errors.As(err, &failed) || errors.As(err, &interrupted) {
+		return nil // the jobs report it themselves
+	}
+	return err
+}
+
+// lockWorker makes this process the worker. held is nil if another one is and answers.
+func lockWorker(dir string) (held *os.File, err error) {
+	f, err := owner.OpenFile(statePath(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o664)
+	if err != nil {
+		return nil, err
+	}
+	for range 100 {
+		err := lock.Try(f, lock.Exclusive)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, lock.ErrHeld) {
+			return nil, errors.Join(os.NewSyscallError("flock", err), f.Close())
+		}
+		if _, err := os.Lstat(statePath(dir, "socket")); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // it is starting, or ending
+	}
+	return nil, f.Close()
+}
+
+// listen makes the socket, and replaces the socket of a worker that was killed.
+func listen(dir string) (*net.UnixListener, error) {
+	folder, err := os.Open(statePath(dir, ""))
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	if err := os.Remove(statePath(dir, "socket")); err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketIn(folder), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	// Who may connect has jobs run as this user.
+	if err := os.Chmod(statePath(dir, "socket"), 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+const (
+	// askTime is how long a front may take to ask, and to read its answer.
+	askTime = time.Minute
+	// askMost is the length of the longest request, bytes: a script, arguments and an
+	// environment.
+	askMost = 256 << 20
+)
+
+// follow adds tasks that are not known as jobs yet. The caller holds mu, or is
+// alone.
+func (w *worker) follow() error {
+	total := 0
+	for _, n := range w.q.Counts() {
+		total += n
+	}
+	for id := len(w.jobs) + 1; id <= total; id++ {
+		spec, err := w.q.Spec(id)
+		if err != nil {
+			return err
+		}
+		w.add(id, spec)
+	}
+	return nil
+}
+
+// add adds a job.
+func (w *worker) add(id int, spec *queue.Spec) {
+	j := &job{id: id, step: spec.Group}
+	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), &j.note) != nil {
+		// It was submitted by premix task submit.
+		j.note = note{Name: spec.Name, Dir: spec.Dir, Partition: defaultPartition, Ntasks: 1, PerTask: spec.Cores, Cores: spec.Cores, Memory: spec.Memory, Limit: spec.Timeout.Seconds()}
+		if j.Name == "" {
+			j.Name = spec.Group
+		}
+	}
+	if j.Request != "" {
+		w.requests[j.Request] = j.array()
+	}
+	if w.q.Held(id) {
+		if j.Needs != "" {
+			j.needs, _ = parseDependency(j.Needs) // it was when it was submitted
+		}
+		j.userHeld = j.UserHeld || j.Needs == "" && j.Begin.IsZero() && j.Width == 0
+		w.blocked = append(w.blocked, j)
+	}
+	if j.Script != "" {
+		w.scripts = append(w.scripts, j)
+	}
+	w.jobs = append(w.jobs, j)
+}
+
+// mourn records the failure of jobs that were running when the last worker was killed, and
+// that are not to run twice. It reads them from the file of begun jobs: the
+// board does not have them, since the spawner has outlived the worker and cleared it.
+func (w *worker) mourn() error {
+	path := statePath(w.dir, "begun")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if w.behind != nil {
+		text = nil // jobs outlive the worker
+	}
+	var records []*record.Task
+	for _, line := range strings.Fields(string(text)) {
+		id, err := strconv.Atoi(line)
+		if err != nil || id < 1 || id > len(w.jobs) || w.q.State(id) != queue.Waiting {
+			continue
+		}
+		j := w.jobs[id-1]
+		if rec, err := w.q.Record(id); err != nil || rec != nil {
+			continue // it was to run again, and the file is older
+		}
+		now := time.Now()
+		records = append(records, &record.Task{Task: id, Try: 1, Start: "cold", Group: j.step, Sample: j.Name,
+			Queued: j.Submitted, Started: now, Ended: now, Exit: -1, Cores: j.Cores, Memory: j.Memory,
+			Cause: record.CauseLost, Error: "the worker was killed while it ran, and it is not to run twice (--no-requeue)", Hint: "submit it again"})
+	}
+	if len(records) > 0 {
+		if err := w.q.Settle(records); err != nil {
+			return err
+		}
+	}
+	w.begun, err = owner.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o664)
+	return err
+}
+
+// idle reports whether the worker has nothing to do and has had no request for a while.
+func (w *worker) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open > 0 || time.Since(w.asked) < w.config.Idle {
+		return false
+	}
+	for _, j := range w.blocked {
+		if !j.userHeld && !j.invalid {
+			return false // its time may come
+		}
+	}
+	return w.q.Counts()[queue.Waiting] <= len(w.blocked)
+}
+
+// mine reports whether the peer of a connection is this user, or root.
+func mine(conn net.Conn) bool {
+	user, err := bounded.User(conn)
+	return err == nil && (user == 0 || int(user) == os.Geteuid())
+}
+
+// serve answers one request.
+func (w *worker) serve(conn bounded.Conn) {
+	defer conn.Close()
+	if !mine(conn) {
+		return
+	}
+	w.mu.Lock()
+	w.open++
+	w.mu.Unlock()
+	r := &request{}
+	if receive(io.LimitReader(conn, askMost), r) == nil && conn.Trust() {
+		// A front that is gone does not need the answer.
+		a := w.answer(r)
+		_ = conn.SetWriteDeadline(time.Now().Add(askTime))
+		_ = send(conn, a)
+	}
+	w.mu.Lock()
+	w.open--
+	w.asked = time.Now()
+	w.mu.Unlock()
+}
+
+func (w *worker) answer(r *request) response {
+	if r.Format > wireFormat {
+		return fail(r.Program, 1, errors.New("the worker is of an older premix: it ends when it is idle, or with the signal TERM"))
+	}
+	args := toStrings(r.Args)
+	var out string
+	var err error
+	exit := 1
+	if r.Program != "sbatch" {
+		w.mu.Lock()
+		err = w.follow()
+		w.mu.Unlock()
+	}
+	if err == nil {
+		switch r.Program {
+		case "sbatch":
+			return w.sbatch(r)
+		case "squeue":
+			out, err = w.squeue(args)
+		case "sacct":
+			out, err = w.sacct(args)
+		case "scancel":
+			return w.scancel(args)
+		case "scontrol":
+			out, err = w.scontrol(args)
+		case "sinfo":
+			out, err = w.sinfo(args)
+		default:
+			err = fmt.Errorf("premix has no %s", r.Program)
+		}
+	}
+	if err != nil {
+		a := fail(r.Program, exit, err)
+		a.Stdout = []byte(out)
+		return a
+	}
+	return response{Format: wireFormat, Stdout: []byte(out)}
+}
+
+// sbatch submits a job or an array.
+func (w *worker) sbatch(r *request) response {
+	s, _, err := parseSbatch(toStrings(r.Args))
+	if err != nil {
+		return fail("sbatch", 1, err)
+	}
+	environ := r.environ()
+	script := r.Script
+	if _, ok := s.set["wrap"]; !ok {
+		err = s.directives(environ, script)
+	} else if err = s.directives(environ, nil); err == nil {
+		script = []byte("#!/bin/sh\n" + s.set["wrap"] + "\n")
+	}
+	if err == nil && w.behind != nil {
+		err = s.forCluster()
+	}
+	if err == nil {
+		err = s.interpret(environ, string(r.Dir), w.cores, w.memory, time.Now())
+	}
+	if err == nil && w.behind != nil {
+		if s.set["partition"] == "" {
+			s.Partition = clusterPartition
+		}
+		err = w.behind.admit(context.Background(), s)
+	}
+	var first int
+	if err == nil {
+		first, err = w.submit(r, s, script, environ)
+	}
+	if err != nil {
+		return fail("sbatch", 1, err)
+	}
+	if s.testOnly {
+		return response{Format: wireFormat, Stderr: fmt.Appendf(nil, "sbatch: Job %d to start at %s using %d processors on nodes %s in partition %s\n", first, clock(time.Now()), s.Cores, nodeName(), s.Partition)}
+	}
+	a := response{Format: wireFormat}
+	switch {
+	case s.parsable:
+		a.Stdout = []byte(strconv.Itoa(first))
+		if c := s.set["clusters"]; c != "" {
+			a.Stdout = append(a.Stdout, ";"+clusterName...)
+		}
+		a.Stdout = append(a.Stdout, '\n')
+	case !s.quiet:
+		a.Stdout = fmt.Appendf(nil, "Submitted batch job %d\n", first)
+	}
+	if s.wait {
+		a.Exit = w.wait(first, max(1, len(s.indices)))
+	}
+	return a
+}
+
+// submit makes tasks of a submission, and returns the id of the job.
+func (w *worker) submit(r *request, s *submission, script []byte, environ map[string]string) (first int, err error) {
+	argv, inArgument, err := interpreter(script)
+	if err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if first, ok := w.requests[r.ID]; ok {
+		return first, nil // the answer got lost
+	}
+	if err := w.follow(); err != nil {
+		return 0, err
+	}
+	var needs *dependency
+	if s.Needs != "" {
+		if needs, err = parseDependency(s.Needs); err == nil {
+			err = w.known(needs)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if s.testOnly {
+		return len(w.jobs) + 1, nil
+	}
+	b, err := w.q.Submit(queue.BatchOptions{Options: queue.Options{Group: s.step(), Dir: s.Dir, Cores: s.Cores, Memory: s.Memory,
+		Timeout: time.Duration(s.Limit * float64(time.Second)), Priority: s.Priority}, Held: s.held})
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			b.Abort()
+		}
+	}()
+	first = b.First()
+	s.Request, s.Submitted = r.ID, time.Now()
+	own := ""
+	switch {
+	case inArgument:
+		argv = append(argv, "-c", string(script))
+	default:
+		own = statePath(w.dir, "script-"+strconv.Itoa(first))
+		if err := os.WriteFile(own, script, 0o700); err != nil {
+			return 0, err
+		}
+		argv = append(argv, own)
+	}
+	if inArgument {
+		argv = append(argv, "slurm_script")
+	}
+	argv = append(argv, s.args...)
+	env := s.environment(environ)
+	elements := max(1, len(s.indices))
+	for i := range elements {
+		var index *int
+		id := first + i
+		s.At = i
+		if s.Array > 0 {
+			index = &s.indices[i]
+			s.Index = *index
+		}
+		s.Script = ""
+		if i == elements-1 {
+			s.Script = own // the last one's; it is removed when all have ended
+		}
+		s.Stdout = s.expand(s.output, id, first, index, userName())
+		if s.Stderr = s.Stdout; s.stderr != "" {
+			s.Stderr = s.expand(s.stderr, id, first, index, userName())
+		}
+		spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Stdout: s.Stdout, Stderr: s.Stderr, Ask: s.ask}
+		s.tell(env, id, index, string(r.Dir), userName(), os.Getuid())
+		if w.behind != nil {
+			for _, name := range ofNode {
+				delete(env, name) // the job of Slurm has them
+			}
+		}
+		if s.appended {
+			spec.Argv = append([]string{"/bin/sh", "-c", `exec >>"$1" 2>>"$2"; shift 2; exec "$@"`, "sh", s.Stdout, s.Stderr}, argv...)
+			spec.Stdout, spec.Stderr = "/dev/null", "/dev/null"
+		}
+		text, err := json.Marshal(&s.note)
+		if err != nil {
+			return 0, err
+		}
+		spec.Note = string(text)
+		if err := b.Add(spec, nil); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := b.Commit(); err != nil {
+		return 0, err
+	}
+	if err := w.follow(); err != nil {
+		return 0, err
+	}
+	w.stir()
+	return first, nil
+}
+
+// stir wakes the engine, so that it applies new orders.
+func (w *worker) stir() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits until jobs have ended and returns the highest exit code.
+func (w *worker) wait(first, elements int) int {
+	for {
+		w.mu.Lock()
+		closing, over, code := w.closing, true, 0
+		running := w.running()
+		for _, j := range w.jobs[first-1 : first-1+elements] {
+			st := w.status(j, running)
+			over = over && st.over()
+			if st.exit > 0 {
+				code = max(code, st.exit)
+			} else if st.over() && st.state != completed {
+				code = max(code, 1)
+			}
+		}
+		w.mu.Unlock()
+		if over {
+			return code
+		}
+		if closing {
+			return 1
+		}
+		time.Sleep(tick)
+	}
+}
+
+// tend does the periodic work: it releases blocked jobs, sends warnings before a time
+// limit, and removes the scripts of ended jobs.
+func (w *worker) tend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	running := w.running()
+	w.release(running)
+	if w.behind != nil {
+		clear(running) // the nodes record begun jobs and send signals
+	}
+	for id, r := range running {
+		j := w.jobs[id-1]
+		if j.NoRequeue && !j.noted {
+			_, err := fmt.Fprintln(w.begun, id)
+			j.noted = err == nil
+		}
+		if j.Warn == 0 || j.Limit == 0 || w.warned[r.ID] || r.PID <= 0 {
+			continue
+		}
+		if time.Since(r.Started).Seconds() >= j.Limit-j.WarnAt {
+			w.warned[r.ID] = true
+			_ = unix.Kill(r.PID, syscall.Signal(j.Warn)) // it may have ended
+		}
+	}
+	w.scripts = slices.DeleteFunc(w.scripts, func(j *job) bool {
+		for _, o := range w.jobs[j.array()-1 : j.id] {
+			if !w.status(o, running).over() {
+				return false
+			}
+		}
+		_ = os.Remove(j.Script) // or it stays: it is small
+		return true
+	})
+}
+
+// running returns the running tasks, by job. The caller holds mu.
+func (w *worker) running() map[int]spawn.Running {
+	if w.behind != nil {
+		return w.behind.running(w.q, len(w.jobs))
+	}
+	m := make(map[int]spawn.Running)
+	for _, r := range w.q.Running() {
+		if id, _ := spawn.Of(r.ID); id >= 1 && id <= len(w.jobs) {
+			m[id] = r
+			w.jobs[id-1].running = r.Started
+		}
+	}
+	return m
+}
+
+// release has blocked jobs run whose time has come. The caller holds mu.
+func (w *worker) release(running map[int]spawn.Running) {
+	if len(w.blocked) == 0 {
+		return
+	}
+	now := time.Now()
+	room := make(map[int]int) // how many more elements of an array may run
+	var free, doomed [][2]int
+	w.blocked = slices.DeleteFunc(w.blocked, func(j *job) bool {
+		if w.q.State(j.id) != queue.Waiting || !w.q.Held(j.id) {
+			return true
+		}
+		if j.userHeld || now.Before(j.Begin) {
+			return false
+		}
+		if j.needs != nil {
+			switch w.satisfied(j, running, now) {
+			case never:
+				j.invalid = true
+				if j.KillDep {
+					doomed = append(doomed, [2]int{j.id, j.id})
+					return true
+				}
+				return false
+			case notYet:
+				return false
+			}
+		}
+		if j.Width > 0 {
+			left, ok := room[j.array()]
+			if !ok {
+				left = j.Width
+				for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
+					if !w.q.Held(o.id) && !w.status(o, running).over() {
+						left--
+					}
+				}
+			}
+			room[j.array()] = left - 1
+			if left <= 0 {
+				return false
+			}
+		}
+		free = append(free, [2]int{j.id, j.id})
+		return true
+	})
+	// On an error, for example a full disk, the next worker tries again when it starts.
+	if len(free) > 0 {
+		_, _ = w.q.Release(&queue.Selection{Tasks: free})
+		w.stir()
+	}
+	if len(doomed) > 0 {
+		_, _ = w.q.Cancel(&queue.Selection{Tasks: doomed})
+	}
+}
+
+// selected returns the jobs that a user names: 12, 12_3, 12_[1-4], 12.batch. The id of an
+// array selects all of its elements.
+func (w *worker) selected(text string) ([]*job, error) {
+	bad := &optionError{fmt.Sprintf("Invalid job id specified: %q", text), "a job is a number, or as in 12_3"}
+	text, _, _ = strings.Cut(text, ".")
+	text, _, _ = strings.Cut(text, "+")
+	number, element, isElement := strings.Cut(text, "_")
+	id, err := strconv.Atoi(number)
+	if err != nil || id < 1 {
+		return nil, bad
+	}
+	if id > len(w.jobs) {
+		return nil, nil
+	}
+	j := w.jobs[id-1]
+	if !isElement {
+		if j.Array > 0 && j.At == 0 {
+			return w.jobs[id-1 : id-1+j.Array], nil
+		}
+		return []*job{j}, nil
+	}
+	if j.Array == 0 {
+		return nil, nil
+	}
+	indices, _, err := parseArray(strings.Trim(element, "[]"))
+	if err != nil {
+		return nil, bad
+	}
+	var list []*job
+	for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
+		if _, ok := slices.BinarySearch(indices, o.Index); ok {
+			list = append(list, o)
+		}
+	}
+	return list, nil
+}

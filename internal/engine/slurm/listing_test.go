@@ -1,0 +1,45 @@
+package slurm
+
+import (
+	"testing"
+
+	"premix/internal/engine/pilot"
+)
+
+func TestStatus(t *testing.T) {
+	l := &listing{Jobs: parse(`premix-a|1|0|COMPLETED|None|n1
+premix-b|1|0|RUNNING|None|n2
+premix-b|1|2-3,5%2|PENDING|Priority|
+premix-b|1|4|PENDING|launch failed requeued held|
+premix-b|1|6|PENDING|JobHeldUser|
+premix-b|1|7|CANCELLED|None|
+premix-b|1|7|PENDING|BeginTime|
+other|1|8|RUNNING|None|n3
+`)}
+	for _, c := range []struct {
+		id    string
+		found bool
+		phase pilot.Phase
+		stuck bool
+	}{
+		{"1_0 (premix-a)", true, pilot.Ended, false},
+		{"1_0 (premix-b)", true, pilot.Running, false},
+		{"1_0 (premix-c)", false, 0, false}, // its number was given again
+		{"1_0", true, pilot.Running, false}, // of a ledger without names
+		{"1_3 (premix-b)", true, pilot.Pending, false},
+		{"1_4 (premix-b)", true, pilot.Pending, true},
+		{"1_5 (premix-b)", true, pilot.Pending, false},
+		{"1_6 (premix-b)", true, pilot.Pending, false},
+		{"1_7 (premix-b)", true, pilot.Pending, false}, // it is to start again
+		{"1_8", false, 0, false},
+		{"1", false, 0, false},
+	} {
+		st, found := l.status(parseID(c.id))
+		if found != c.found || st.Phase != c.phase || st.Stuck != c.stuck {
+			t.Errorf("%s: %v %+v", c.id, found, st)
+		}
+	}
+	if id := makeID("12", 3, "premix-a"); parseID(id.String()) != id {
+		t.Errorf("%v", id)
+	}
+}

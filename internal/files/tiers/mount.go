@@ -1,0 +1,281 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"premix/internal/kit/exit"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Mounted is a mount of tiers.
+type Mounted struct {
+	Dir    string
+	config *Config
+	tree   *tree
+	server *fuse.Server
+	gone   chan struct{}
+}
+
+// cacheTime is the time for which the kernel caches a name. Changes that other programs
+// make directly in a tier show after this time.
+const cacheTime = time.Second
+
+// Mount repairs the tiers after a crash and mounts them on a directory. It calls tell,
+// which may be nil, for each file that it set aside. The error is a [DirError], a
+// [MountError], or one of premix' own.
+//
+// The mount creates files with the requested modes: it sets the umask of this process to 0.
+// It raises GOMAXPROCS to 8 if it is less.
+func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mounted, error) {
+	dir, err := mountPoint(c, dir)
+	if err != nil {
+		return nil, err
+	}
+	t, err := openTree(c.Tiers)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.recover(ctx, tell); err != nil {
+		t.close()
+		return nil, err
+	}
+	unix.Umask(0)
+	second := cacheTime
+	// The kernel checks access by modes, owners and ACLs, and so must get them unchanged,
+	// even a mode of 0.
+	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true})
+	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t}, dir, &fuse.MountOptions{
+		FsName: "premix", Name: "tiers",
+		AllowOther:  os.Geteuid() == 0,
+		DirectMount: os.Geteuid() == 0,
+		Options:     []string{"default_permissions"},
+		EnableAcl:   true,
+		// The umask does not apply in directories with a default ACL.
+		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
+		MaxWrite:          1 << 20,
+		MaxBackground:     64,
+		MaxStackDepth:     2, // a tier may be an overlay
+		// The kernel handles locks itself: all users of the tiers are on this machine.
+		EnableLocks: false,
+		Logger:      log.New(os.Stderr, "", 0),
+	})
+	if err != nil {
+		t.close()
+		return nil, &MountError{dir, err}
+	}
+	moreProcs()
+	m := &Mounted{dir, c, t, server, make(chan struct{})}
+	go func() {
+		defer close(m.gone)
+		server.Serve()
+	}()
+	if err := server.WaitMount(); err != nil {
+		return nil, errors.Join(&MountError{dir, err}, m.Unmount())
+	}
+	return m, nil
+}
+
+// spareProcs is the number of processors of the Go scheduler in addition to those that wait
+// for requests of the kernel.
+const spareProcs = 8
+
+// moreProcs lets a request be taken up with fewer wake-ups. A thread that waits in a system
+// call keeps its processor of the Go scheduler as long as others are free. With only as
+// many processors as cores, readers of requests hold all of them; a monitor thread takes
+// them away within 20 us, and each request must get one back and wake that thread again.
+// Call it after [fuse.NewServer], which starts one reader per processor: more readers would
+// only take turns.
+func moreProcs() {
+	if runtime.GOMAXPROCS(0) < spareProcs {
+		runtime.GOMAXPROCS(spareProcs)
+	}
+}
+
+// MountError is returned if the kernel refuses the mount.
+type MountError struct {
+	Dir string
+	Err error
+}
+
+func (e *MountError) Error() string { return fmt.Sprintf("mounting on %s: %v", e.Dir, e.Err) }
+
+// ExitCode implements exit.Coded.
+func (*MountError) ExitCode() exit.Code { return exit.Unavailable }
+func (e *MountError) Unwrap() error     { return e.Err }
+func (e *MountError) Hint() string {
+	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
+}
+
+// mountPoint checks a directory for use as a mount point. It removes the mount of a killed
+// server.
+func mountPoint(c *Config, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	var s unix.Statfs_t // it asks the server, while stat may be answered from a cache
+	if err := unix.Statfs(dir, &s); errors.Is(err, unix.ENOTCONN) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
+		}
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", &DirError{dir, errors.Unwrap(err)}
+	}
+	list, err := os.ReadDir(real)
+	if err != nil {
+		return "", &DirError{dir, errors.Unwrap(err)}
+	}
+	if len(list) > 0 {
+		return "", &DirError{dir, fmt.Errorf("it is not empty: it holds %s", list[0].Name())}
+	}
+	for _, t := range c.Tiers {
+		if within(real, t.Dir) || within(t.Dir, real) {
+			return "", &DirError{dir, fmt.Errorf("it contains tier %s, or lies in it", t.Name)}
+		}
+	}
+	return real, nil
+}
+
+// Run moves files by the rules, in one pass after another, until the context ends or the
+// directory is unmounted. It calls tell for each move.
+func (m *Mounted) Run(ctx context.Context, tell func(Event)) error {
+	tick := time.NewTicker(m.config.Interval)
+	defer tick.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-m.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		if err := m.tree.pass(ctx, m.config.Rules, tell); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Pass moves the files that rules and watermarks select, once.
+func (m *Mounted) Pass(ctx context.Context, tell func(Event)) error {
+	return m.tree.pass(ctx, m.config.Rules, tell)
+}
+
+// Passthrough reports whether the kernel can read and write without asking the server.
+func (m *Mounted) Passthrough() bool {
+	return os.Geteuid() == 0 && m.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
+}
+
+// Unmount ends the mount. If a program uses it, it is detached, and programs with open
+// files lose them.
+func (m *Mounted) Unmount() error {
+	var err error
+	select {
+	case <-m.gone: // it was unmounted already
+	default:
+		if err = m.server.Unmount(); err != nil && os.Geteuid() == 0 {
+			err = unix.Unmount(m.Dir, unix.MNT_DETACH)
+		}
+		if err != nil {
+			return &MountError{m.Dir, err}
+		}
+		// A mount that is still in use is served until this process ends.
+		select {
+		case <-m.gone:
+		case <-time.After(time.Second):
+			return nil
+		}
+	}
+	m.tree.close()
+	return nil
+}
+
+// inOrder serializes the release of an open file with the opening of another one of the
+// same inode. go-fuse gives new open files of an inode the backing file of the older ones
+// until the last of those is completely gone, which is after its Release: without this, a
+// file that moves in between would be read from its old place.
+//
+// It also passes on values that go-fuse's nodes do not receive: umasks above modes, and a
+// flag of setxattr.
+type inOrder struct {
+	fuse.RawFileSystem
+	t     *tree
+	locks [64]sync.Mutex
+}
+
+const (
+	umaskShift  = 16      // umasks are stored above modes
+	killGroupID = 1 << 31 // flag of setxattr: clear the set-group-ID bit
+)
+
+func (o *inOrder) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Create(cancel, in, name, out)
+}
+
+func (o *inOrder) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Tmpfile(cancel, in, out)
+}
+
+func (o *inOrder) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Mkdir(cancel, in, name, out)
+}
+
+func (o *inOrder) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Mknod(cancel, in, name, out)
+}
+
+func (o *inOrder) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		in.Flags |= killGroupID
+	}
+	return o.RawFileSystem.SetXAttr(cancel, in, name, value)
+}
+
+// Rename prevents lookups of a path between the renaming on the tiers and in the mount.
+func (o *inOrder) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
+	o.t.names.Lock()
+	defer o.t.names.Unlock()
+	return o.RawFileSystem.Rename(cancel, in, name, newName)
+}
+
+func (o *inOrder) lock(id uint64) *sync.Mutex {
+	l := &o.locks[id%uint64(len(o.locks))]
+	l.Lock()
+	return l
+}
+
+func (o *inOrder) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	defer o.lock(in.NodeId).Unlock()
+	return o.RawFileSystem.Open(cancel, in, out)
+}
+
+// Flush is not needed, because written data is already with the tier. After this answer the
+// kernel does not ask again.
+func (o *inOrder) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
+
+func (o *inOrder) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
+	defer o.lock(in.NodeId).Unlock()
+	o.RawFileSystem.Release(cancel, in)
+}

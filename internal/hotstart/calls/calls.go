@@ -1,0 +1,508 @@
+package calls
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/tools"
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
+)
+
+// Call is a command as its caller would execute it.
+type Call struct {
+	Exe       string // absolute path of the program
+	Argv, Env []string
+	Dir       string
+	Around    around.Around
+}
+
+// Plan is a decision on a call.
+type Plan struct {
+	Hot     bool         // a snapshot may serve the call
+	Reason  string       // why it starts cold, if Hot is false
+	Prepare bool         // prepare a snapshot during the call
+	First   bool         // prepare it before the call instead
+	Words   []tools.Word // the late words
+	LateEnv []string     // names of the late variables
+	Key     string       // of the form; empty if the command is not recorded
+	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
+}
+
+// Bounds; see the package's documentation.
+const (
+	maxForms  = 2048
+	maxTries  = 6
+	maxFirst  = 2 // tries after which a preparation may still come before a call
+	maxStarts = 8 << 20
+	retryAge  = 7 * 24 * time.Hour
+)
+
+// calls after which a snapshot is prepared.
+const (
+	knownCalls   = 2 // of a form of a program in the catalogue
+	unknownCalls = 3 // of a pattern, and knownCalls of a form
+)
+
+// lateNames are the names, and latePrefixes the beginnings of the names, of variables that
+// shells, schedulers and workflow managers change from call to call.
+var (
+	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "INVOCATION_ID", "JOURNAL_STREAM", "WINDOWID"}
+	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "_CONDOR_", "NXF_", "PARALLEL_", "MAKE_TERM", "SSH_", "XDG_SESSION_"}
+)
+
+// form is the record of the calls of a form.
+type form struct {
+	Tool  string    `json:"tool"`
+	Argv  []string  `json:"argv"` // of the last noted call
+	Calls int       `json:"calls"`
+	Last  time.Time `json:"last"`
+	Env   envSeen   `json:"env"`
+
+	State  state     `json:"state,omitempty"`
+	Reason string    `json:"reason,omitempty"` // of the state cold, or of the last preparation that failed
+	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
+	Tries  int       `json:"tries,omitempty"`  // failed preparations
+	Exe    exeStamp  `json:"exe"`
+}
+
+type state string
+
+const (
+	unprepared state = ""
+	ready      state = "ready"
+	cold       state = "cold"
+)
+
+// exeStamp is the recorded size and time of a program, by which a change is found.
+type exeStamp struct {
+	Size  int64 `json:"size"`
+	Mtime int64 `json:"mtime"` // ns since the epoch
+}
+
+func stampOf(exe string) exeStamp {
+	var st unix.Stat_t
+	if unix.Stat(exe, &st) != nil {
+		return exeStamp{}
+	}
+	return exeStamp{st.Size, st.Mtim.Nano()}
+}
+
+// envSeen has the variables of calls. It keeps their values as keyed hashes, since the
+// values may be secrets.
+//
+// A variable whose value changes may change the work of the tool, and is not late. It is
+// late if it is one of lateNames, or if its value names the sample.
+type envSeen struct {
+	Salt   uint64            `json:"salt"`
+	Values map[string]uint32 `json:"values"`
+	Late   []string          `json:"late,omitempty"` // names whose values have changed and name the sample
+}
+
+// note compares an environment with the one before, and keeps it. named reports whether a
+// value names the sample. It returns whether there is something new to keep, and the name
+// of a variable with another value that does not name the sample, or "".
+func (e *envSeen) note(env []string, named func(value string) bool) (found bool, other string) {
+	if e.Values == nil {
+		e.Salt = rand.Uint64()
+	}
+	values := make(map[string]uint32, len(env))
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%x %s", e.Salt, value)
+		sum := uint32(h.Sum64())
+		if before, ok := e.Values[name]; ok && before != sum && !alwaysLate(name) {
+			found = true
+			if !named(value) {
+				other = name
+				e.Late = slices.DeleteFunc(e.Late, func(n string) bool { return n == name })
+			} else if !slices.Contains(e.Late, name) {
+				e.Late = append(e.Late, name)
+			}
+		}
+		values[name] = sum
+	}
+	e.Values = values
+	return found, other
+}
+
+// late returns the names of the late variables of an environment.
+func (e *envSeen) late(env []string) []string {
+	var names []string
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		if alwaysLate(name) || slices.Contains(e.Late, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// namesSample returns a function that reports whether a text has a token of a late word of
+// a call, or is a path in its directory.
+func namesSample(c Call, words []tools.Word) func(text string) bool {
+	var sample []string
+	for _, w := range words {
+		sample = append(sample, fileTokens(c.Argv[w.Arg][w.From:w.To])...)
+	}
+	return func(text string) bool {
+		return text == c.Dir || strings.HasPrefix(text, c.Dir+"/") ||
+			slices.ContainsFunc(fileTokens(text), func(t string) bool { return slices.Contains(sample, t) })
+	}
+}
+
+func alwaysLate(name string) bool {
+	return slices.Contains(lateNames, name) || slices.ContainsFunc(latePrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// Dir returns the directory of the state, for all programs of this user.
+func Dir() (string, error) {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		return filepath.Join(home, "calls"), nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a directory for the state of hot starts: %w", err)
+	}
+	return filepath.Join(cache, "premix", "calls"), nil
+}
+
+// openDir makes the directory of the state if it is missing, and refuses a directory
+// that another user could write to.
+func openDir() (string, error) {
+	dir, err := Dir()
+	if err != nil {
+		return "", err
+	}
+	for _, sub := range []string{"forms", "patterns"} {
+		path := filepath.Join(dir, sub)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, owner.Private(dir)
+}
+
+// Off reports whether the user has switched hot starts off.
+func Off() bool { return os.Getenv("PREMIX_HOT") == "off" }
+
+// Decide decides how a call starts, and records the call. An error comes from the state or
+// from a description of the tool; the call then starts cold.
+func Decide(c Call) (Plan, error) { return decide(c, true) }
+
+// Look decides on a call and notes nothing.
+func Look(c Call) (Plan, error) { return decide(c, false) }
+
+func decide(c Call, note bool) (Plan, error) {
+	tool, err := tools.Find(c.Argv[0])
+	if err != nil {
+		return Plan{Reason: err.Error()}, err
+	}
+	dir, err := openDir()
+	if err != nil {
+		return Plan{Reason: err.Error()}, err
+	}
+	var (
+		p   Plan
+		due = true
+	)
+	if tool != nil {
+		r := tool.Read(c.Argv)
+		if r.Unfit != "" {
+			return Plan{Reason: r.Unfit}, nil
+		}
+		p.Words = r.Late()
+		if len(tool.Behind) > 0 && isScript(c.Exe) {
+			return Plan{Behind: tool.Behind, Words: p.Words, Reason: "it is a script, and the program behind it starts by itself"}, nil
+		}
+	} else if p, due = learn(dir, c, note); p.Reason != "" {
+		return p, nil
+	}
+	p.Key = formKey(c, p.Words)
+	path := filepath.Join(dir, "forms", p.Key)
+	f, known := &form{}, true
+	if err := load(path, f); err != nil {
+		known = false
+		*f = form{Tool: filepath.Base(c.Argv[0]), Exe: stampOf(c.Exe)}
+	}
+	learned, other := f.Env.note(c.Env, namesSample(c, p.Words))
+	p.LateEnv = f.Env.late(c.Env)
+	f.Calls++
+	f.Last, f.Argv = time.Now().UTC(), c.Argv
+	if f.State == cold && (time.Since(f.Since) > retryAge || stampOf(c.Exe) != f.Exe) {
+		f.State, f.Reason, f.Tries, f.Exe = unprepared, "", 0, stampOf(c.Exe)
+	}
+	switch {
+	case c.Around.Refusal() != "":
+		return Plan{Reason: c.Around.Refusal()}, nil
+	case around.CanFixAddresses() != nil:
+		return Plan{Reason: around.CanFixAddresses().Error()}, nil
+	case f.State == cold:
+		p.Reason = f.Reason
+		return p, nil
+	case other != "":
+		p.Reason = fmt.Sprintf("the variable %s has another value than in the call before, which may decide what the tool does", other)
+	case f.State == ready:
+		p.Hot = true
+	case f.Calls < knownCalls || !due:
+		p.Reason = fmt.Sprintf("this is call %d of its form: a snapshot is prepared beside a later one", f.Calls)
+	case f.killed():
+		p.Prepare, p.First, p.Reason = true, true, "a snapshot is prepared before this call"
+	case f.waits():
+		p.Reason = "a snapshot is being prepared, or is tried again later"
+	default:
+		p.Prepare, p.Reason = true, "a snapshot is prepared beside this call"
+	}
+	if note && (!known || learned || f.State == unprepared && !f.waits()) {
+		if !known {
+			bound(filepath.Join(dir, "forms"))
+		}
+		if err := save(path, f); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// isScript reports whether a program begins with the name of its interpreter.
+func isScript(exe string) bool {
+	f, err := os.Open(exe)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [2]byte
+	_, err = io.ReadFull(f, b[:])
+	return err == nil && b == [2]byte{'#', '!'}
+}
+
+// waits reports whether a preparation is not to be tried yet.
+func (f *form) waits() bool {
+	if f.Tries == 0 {
+		return false
+	}
+	return f.Tries >= maxTries || time.Since(f.Since) < time.Minute<<(2*f.Tries)
+}
+
+// killed reports whether the last preparation was killed. This happens if a container or a
+// batch job ends with its first process. Another preparation during a call would be killed
+// in the same way.
+func (f *form) killed() bool {
+	if f.State != unprepared || f.Reason != "" || f.Tries == 0 || f.Tries > maxFirst {
+		return false
+	}
+	l, err := Lock()
+	if err != nil || l == nil {
+		return false // it is still at work, or another one is
+	}
+	l.Close()
+	return true
+}
+
+// formKey identifies the form of a call: all of its words, with the shapes of late ones.
+func formKey(c Call, words []tools.Word) string {
+	h := fnv.New128a()
+	fmt.Fprintf(h, "%q", c.Exe)
+	for i, arg := range c.Argv {
+		at := 0
+		fmt.Fprint(h, " ")
+		for _, w := range words {
+			if w.Arg == i {
+				fmt.Fprintf(h, "%q<%s%s>", arg[at:w.From], w.Role, shape(arg[w.From:w.To]))
+				at = w.To
+			}
+		}
+		fmt.Fprintf(h, "%q", arg[at:])
+	}
+	fmt.Fprintf(h, " %s", c.Around)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// shape returns the shape of a word: its length, the places of '/' and '.', and its
+// extension. One snapshot can serve only words of one shape.
+func shape(word string) string {
+	base := strings.LastIndexByte(word, '/') + 1
+	ext := strings.LastIndexByte(word[base:], '.')
+	if ext < 0 {
+		ext = len(word)
+	} else {
+		ext += base
+	}
+	b := []byte(word)
+	for i := range b[:ext] {
+		if b[i] != '/' && b[i] != '.' {
+			b[i] = 'x'
+		}
+	}
+	return string(b)
+}
+
+// load reads a file of the state.
+func load(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// save replaces a file of the state.
+func save(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return beneath.Replace(path, 0o600, beneath.Volatile, b)
+}
+
+// bound removes the oldest files of a directory of the state, so that at most maxForms
+// stay. It does so only at some of the calls.
+func bound(dir string) {
+	if rand.N(maxForms/16) != 0 {
+		return
+	}
+	prune(dir, maxForms)
+}
+
+// prune removes the oldest files of a directory, so that at most keep stay. It ignores
+// errors: a later call tries again.
+func prune(dir string, keep int) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) <= keep {
+		return
+	}
+	age := map[string]int64{}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			age[e.Name()] = info.ModTime().UnixNano()
+		}
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return int(age[a.Name()]/1e6 - age[b.Name()]/1e6) })
+	for _, e := range entries[:len(entries)-keep] {
+		_ = os.Remove(filepath.Join(dir, e.Name()))
+	}
+}
+
+// Form is a form as people see it.
+type Form struct {
+	Key    string    `json:"key"`
+	Tool   string    `json:"tool"`
+	Argv   []string  `json:"argv"` // of the last call that was noted
+	Calls  int       `json:"calls"`
+	Last   time.Time `json:"last"`
+	State  string    `json:"state"` // unprepared, ready or cold
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Forms returns the records of all forms, newest first.
+func Forms() ([]Form, error) {
+	dir, err := Dir()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "forms"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []Form
+	for _, e := range entries {
+		var f form
+		if load(filepath.Join(dir, "forms", e.Name()), &f) != nil {
+			continue // it went, or a crash has lost it
+		}
+		s := f.State
+		if s == unprepared {
+			s = "unprepared"
+		}
+		list = append(list, Form{e.Name(), f.Tool, f.Argv, f.Calls, f.Last, string(s), f.Reason})
+	}
+	slices.SortFunc(list, func(a, b Form) int { return b.Last.Compare(a.Last) })
+	return list, nil
+}
+
+// update changes the record of a form.
+func update(key string, change func(*form)) error {
+	dir, err := openDir()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "forms", key)
+	f := &form{}
+	if err := load(path, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	change(f)
+	return save(path, f)
+}
+
+// Trying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
+// Cold is called, this counts as a failed preparation, since its process may be killed.
+func Trying(key string, c Call) error {
+	return update(key, func(f *form) {
+		if f.Tool == "" { // it is prepared before it is called
+			f.Tool, f.Argv, f.Exe, f.Last = filepath.Base(c.Argv[0]), c.Argv, stampOf(c.Exe), time.Now().UTC()
+			f.Env.note(c.Env, namesSample(c, nil))
+		}
+		f.State, f.Reason, f.Since, f.Tries = unprepared, "", time.Now().UTC(), f.Tries+1
+	})
+}
+
+// Failed records why a preparation failed. It is tried again later.
+func Failed(key, reason string) error {
+	return update(key, func(f *form) { f.Reason = reason })
+}
+
+// Ready notes that there is a snapshot of a form.
+func Ready(key string) error {
+	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
+}
+
+// Cold records why calls of a form start cold.
+func Cold(key, reason string) error {
+	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
+}
+
+// Missed records that a ready form does not have a snapshot for a call, and reports whether
+// to prepare one.
+func Missed(key string) (prepare bool) {
+	err := update(key, func(f *form) { f.State, prepare = unprepared, !f.waits() })
+	return prepare && err == nil
+}
+
+// Lock takes the lock of the process that prepares, and returns nil where another process
+// has it. It is free again when the file is closed.
+func Lock() (*os.File, error) {
+	dir, err := openDir()
+	if err != nil {
+		return nil, err
+	}
+	f, err := owner.OpenFile(filepath.Join(dir, "preparing"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Try(f, lock.Exclusive); err != nil {
+		f.Close()
+		if errors.Is(err, lock.ErrHeld) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return f, nil
+}

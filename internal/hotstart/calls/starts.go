@@ -1,0 +1,126 @@
+package calls
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lines"
+	"premix/internal/kit/lock"
+)
+
+// Start is the record of a start.
+type Start struct {
+	Time  time.Time `json:"time"`
+	Node  string    `json:"node"`           // host name, which containers have of their own
+	Boot  string    `json:"boot,omitempty"` // of the kernel, which they share
+	Tool  string    `json:"tool"`
+	Start string    `json:"start"`           // hot or cold
+	Why   string    `json:"why,omitempty"`   // of a cold start
+	Saved float64   `json:"saved,omitempty"` // seconds of loading that a hot start saved
+	Bytes int64     `json:"bytes,omitempty"` // of memory that it did not load
+	ID    string    `json:"id,omitempty"`    // of its snapshot
+}
+
+const startsName, olderName = "starts.jsonl", "starts.1.jsonl"
+
+// Machine identifies a machine in records of starts.
+type Machine struct{ name, boot string }
+
+// Here returns this machine. Where something of it is unknown, it is empty.
+func Here() Machine {
+	var m Machine
+	m.name, _ = os.Hostname()
+	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		m.boot = strings.TrimSpace(string(b))
+	}
+	return m
+}
+
+// Name returns the name of the machine.
+func (m Machine) Name() string { return m.name }
+
+// Has reports whether a start was on the machine: under its name, or in a container since
+// the machine was booted.
+func (m Machine) Has(s Start) bool {
+	return s.Node == m.name || s.Boot != "" && s.Boot == m.boot
+}
+
+// Note appends the record of a start to the user's table. It is best effort: a table that
+// cannot be written keeps no command from running.
+func Note(s Start) {
+	dir, err := openDir()
+	if err != nil {
+		return
+	}
+	s.Time = time.Now().UTC()
+	here := Here()
+	s.Node, s.Boot = here.name, here.boot
+	line, err := json.Marshal(s)
+	if err != nil {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(dir, startsName), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	// One write is one line, even if other processes append at the same time.
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		return
+	}
+	if st, err := f.Stat(); err == nil && st.Size() > maxStarts {
+		shelve(dir, f)
+	}
+}
+
+// shelve renames a table that has become large.
+func shelve(dir string, f *os.File) {
+	if lock.Try(f, lock.Exclusive) != nil {
+		return // another process does it
+	}
+	name := filepath.Join(dir, startsName)
+	now, err := os.Stat(name)
+	st, err2 := f.Stat()
+	if err != nil || err2 != nil || !os.SameFile(now, st) {
+		return // another process has done it
+	}
+	_ = beneath.Move(name, filepath.Join(dir, olderName), beneath.Volatile)
+}
+
+// Starts calls each for every start since a time, in their order. Lines that were torn by
+// a crash are left out.
+func Starts(since time.Time, each func(Start)) error {
+	dir, err := Dir()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{olderName, startsName} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		_, err = lines.Read(f, 0, func(line []byte, _ int64) error {
+			var s Start
+			if json.Unmarshal(line, &s) == nil && !s.Time.Before(since) {
+				each(s)
+			}
+			return nil
+		})
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package dropin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart"
+	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/calls"
+	"premix/internal/hotstart/inplace"
+	"premix/internal/hotstart/tools"
+	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
+)
+
+// NewCall returns the call for an execution of argv by this process. exe is the program. If
+// it is empty, NewCall finds argv[0] on PATH and ignores shims.
+func NewCall(exe string, argv []string) (calls.Call, error) {
+	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
+	var err error
+	if c.Exe == "" {
+		if c.Exe, err = calls.Program(argv[0]); err != nil {
+			return c, err
+		}
+	}
+	c.Dir, err = os.Getwd()
+	return c, err
+}
+
+// engineCall returns the call of package inplace for c, with this process's streams.
+func engineCall(c calls.Call, p calls.Plan) inplace.Call {
+	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around}
+	for _, w := range p.Words {
+		e.Words = append(e.Words, inplace.Word{Arg: w.Arg, From: w.From, To: w.To, Role: inplace.Role(w.Role)})
+	}
+	return e
+}
+
+// Run runs a command in place of this process, hot where a snapshot serves it. It returns
+// only with an error. A call that is noted has been decided on by a shim.
+func Run(c calls.Call, noted bool) error {
+	if calls.Off() {
+		return calls.Plain(c)
+	}
+	decide := calls.Decide
+	if noted {
+		decide = calls.Look
+	}
+	// The reason is in the plan too.
+	p, _ := decide(c)
+	self, err := os.Executable()
+	if err != nil {
+		p.Prepare = false
+	}
+	p = calls.Prepare(self, c, p)
+	if p.Behind != nil && err == nil {
+		p.Reason = through(self, c, p)
+	}
+	if p.Hot {
+		p.Reason = start(c, p)
+		p.Prepare, p.First = err == nil && calls.Missed(p.Key), false
+		calls.Prepare(self, c, p)
+	}
+	calls.Note(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
+	return calls.Plain(c)
+}
+
+// through runs a script, and ends this process with the exit status of the script. The
+// programs that the script executes are run by self. If the script must be executed
+// unchanged, through returns the reason.
+func through(self string, c calls.Call, p calls.Plan) string {
+	exit, err := inplace.Through(engineCall(c, p), func(exe string, argv []string) []string {
+		if !slices.Contains(p.Behind, filepath.Base(exe)) {
+			return nil
+		}
+		// The script may start a program only to ask for its version.
+		tool, err := tools.Find(exe)
+		if err != nil || tool == nil || tool.Read(argv).Unfit != "" {
+			return nil
+		}
+		return append([]string{self, "premix", "hot", "--exe", exe, "--"}, argv...)
+	})
+	if reason := interrupted(err, calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold"}); reason != "" {
+		return reason
+	}
+	inplace.End(exit)
+	return ""
+}
+
+// interrupted returns the reason in an error of a start, after which the command must be
+// executed unchanged. If the tool has already begun, interrupted ends this process with a
+// record.
+func interrupted(err error, record calls.Start) string {
+	var interrupted *inplace.Interrupted
+	switch {
+	case errors.As(err, &interrupted):
+		record.Why = err.Error()
+		calls.Note(record)
+		fmt.Fprintf(os.Stderr, "premix: %s: %v\n", record.Tool, err)
+		os.Exit(1)
+	case err != nil:
+		return err.Error()
+	}
+	return ""
+}
+
+// start runs a command hot, and ends this process with the exit status of the command. If
+// the command must be executed unchanged, start returns the reason.
+func start(c calls.Call, p calls.Plan) string {
+	store, err := inplace.DefaultStore()
+	if err != nil {
+		return err.Error()
+	}
+	e := engineCall(c, p)
+	s, reason := inplace.Find(store, e)
+	if s == nil {
+		return reason
+	}
+	record := calls.Start{Tool: filepath.Base(c.Argv[0]), Start: string(hotstart.Hot), Saved: s.Loaded, Bytes: s.Memory, ID: s.ID}
+	exit, err := inplace.Run(s, e)
+	failed := record
+	failed.Saved, failed.Bytes = 0, 0
+	if reason := interrupted(err, failed); reason != "" {
+		s.Close()
+		return reason
+	}
+	calls.Note(record)
+	inplace.End(exit)
+	return ""
+}
+
+// UnfitError is the error for a command of which no snapshot can be made.
+type UnfitError struct {
+	Reason string
+	hint   string
+}
+
+func (e *UnfitError) Error() string { return "the command cannot start hot: " + e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
+
+// Hint returns the hint for the user.
+func (e *UnfitError) Hint() string { return e.hint }
+
+// WarmBeside does Warm beside a call, at the lowest priority, and not while another
+// process does.
+func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
+	humble()
+	lock, err := calls.Lock()
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = Warm(ctx, c, set, nil)
+	return err
+}
+
+// Warm prepares a snapshot for calls of the form of c, unless the store has one.
+func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
+	p, err := calls.Look(c)
+	if err != nil {
+		return nil, err
+	}
+	if p.Behind != nil {
+		return nil, &UnfitError{p.Reason, "warm the call of " + strings.Join(p.Behind, " or ") + " that it makes, or run the command twice"}
+	}
+	if p.Key == "" {
+		return nil, &UnfitError{p.Reason, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them"}
+	}
+	store, err := inplace.DefaultStore()
+	if err != nil {
+		return nil, err
+	}
+	e := engineCall(c, p)
+	s, _ := inplace.Find(store, e)
+	if s == nil {
+		// Until it is done, this counts as a failed preparation.
+		if err := calls.Trying(p.Key, c); err != nil {
+			return nil, err
+		}
+		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth}); ctx.Err() != nil {
+			return nil, err // as if it had been killed
+		} else if err != nil {
+			var unfit *inplace.Unfit
+			if errors.As(err, &unfit) {
+				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
+				if unfit.Passing {
+					return nil, errors.Join(err, calls.Failed(p.Key, unfit.Reason))
+				}
+				return nil, errors.Join(err, calls.Cold(p.Key, unfit.Reason))
+			}
+			return nil, errors.Join(err, calls.Failed(p.Key, err.Error()))
+		}
+	}
+	defer s.Close()
+	s.Close()
+	size := s.Bytes()
+	removed, err := Trim(store, set.Quota)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(removed, func(r *inplace.Snapshot) bool { return r.ID == s.ID }) {
+		reason := fmt.Sprintf("its snapshot takes %s, and the quota is %s", units.Size(size), units.Size(set.Quota))
+		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.Cold(p.Key, reason))
+	}
+	return s, calls.Ready(p.Key)
+}
+
+// humble makes the kernel kill this process before the tool if memory runs out. If the
+// process leads its own group, humble also sets the lowest priority for the CPU and the
+// disk for the process, its threads and its children. It ignores errors.
+func humble() {
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	if unix.Getpgrp() != os.Getpid() {
+		return
+	}
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, 19)
+	const whoGroup, idle = 2, 3 << 13 // ioprio_set(2)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoGroup, 0, idle)
+}
+
+// Explanation is the kind of start that a call would have now, and the reason.
+type Explanation struct {
+	Tool      string   `json:"tool"`
+	Exe       string   `json:"exe"`
+	Described string   `json:"described,omitempty"` // the file that describes the tool
+	Words     []Word   `json:"words"`
+	LateEnv   []string `json:"lateEnv,omitempty"`
+	Start     string   `json:"start"` // hot or cold
+	Reason    string   `json:"reason,omitempty"`
+	Snapshot  string   `json:"snapshot,omitempty"`
+	Saves     float64  `json:"saves,omitempty"` // seconds
+}
+
+// Word is a part of an argument with its role.
+type Word struct {
+	Text string     `json:"text"`
+	Role tools.Role `json:"role"`
+}
+
+// Why explains how a call would start now. It changes nothing.
+func Why(c calls.Call) (*Explanation, error) {
+	x := &Explanation{Tool: filepath.Base(c.Argv[0]), Exe: c.Exe, Start: "cold"}
+	tool, err := tools.Find(c.Argv[0])
+	if err != nil {
+		return nil, err
+	}
+	p, err := calls.Look(c)
+	if err != nil {
+		return nil, err
+	}
+	words := p.Words
+	if tool != nil {
+		x.Described = tool.File
+		words = tool.Read(c.Argv).Words
+	}
+	for _, w := range words {
+		x.Words = append(x.Words, Word{c.Argv[w.Arg][w.From:w.To], w.Role})
+	}
+	x.LateEnv, x.Reason = p.LateEnv, p.Reason
+	switch {
+	case calls.Off():
+		x.Reason = "PREMIX_HOT is off"
+	case p.Hot:
+		store, err := inplace.DefaultStore()
+		if err != nil {
+			return nil, err
+		}
+		s, reason := inplace.Find(store, engineCall(c, p))
+		if s == nil {
+			x.Reason = reason
+			break
+		}
+		defer s.Close()
+		x.Start, x.Snapshot, x.Saves = string(hotstart.Hot), s.ID, s.Loaded
+	}
+	return x, nil
+}

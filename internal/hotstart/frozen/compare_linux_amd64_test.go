@@ -1,0 +1,355 @@
+package frozen
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/tracer"
+)
+
+// prepared is one of two preparations.
+type prepared struct {
+	im    *Image
+	pages *os.File
+	prep  Preparation
+}
+
+// epoch is a time in nanoseconds since 1970.
+const epoch = 1_800_000_000_000_000_000
+
+// prepare executes a program with fixed random bytes and a clock of its own until it opens
+// its gate, and freezes it.
+func prepare(t *testing.T, number int, input string, argv ...string) prepared {
+	t.Helper()
+	dir := t.TempDir()
+	for name, flag := range map[string]int{"gate": unix.S_IFIFO, "input": unix.S_IFREG} {
+		if err := unix.Mknod(filepath.Join(dir, name), uint32(flag)|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "input"), []byte(input), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := spawn(t, dir, argv...)
+	began := Moment{epoch + int64(number)*31_415_926e9, 5e12 + int64(number)*2_718_281e9, 1 << 44 << number}
+	w := tracer.NewWatch()
+	w.Random = tracer.NewEntropy([32]byte{1})
+	w.Clock = &tracer.Clock{Realtime: began.Realtime, Monotonic: began.Monotonic, Cycles: began.Cycles}
+	if err := w.Install(p); err != nil {
+		t.Fatal(err)
+	}
+	base, err := ReadBase(p.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Start(p); err != nil {
+		t.Fatal(err)
+	}
+	var held *tracer.Proc
+	for held == nil {
+		tid, st, err := w.Wait(unix.WALL)
+		if err != nil || tid == p.Pid && !st.Stopped() {
+			t.Fatalf("%v ended before its gate: status %#x, %v", argv, st, err)
+		}
+		l, err := w.Handle(tid, st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l == nil {
+			continue
+		}
+		if l.Path == filepath.Join(dir, "gate") {
+			held, err = w.Hold(p.Pid, tid)
+		} else {
+			err = w.Continue(tid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "pages"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	im, err := Freeze(Source{Proc: held, Base: base, Dir: dir}, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Kill()
+	ended(t, held)
+	return prepared{im, f, Preparation{Pid: p.Pid, Began: began, Dir: dir}}
+}
+
+func comparison(t *testing.T, a, b prepared) *Comparison {
+	t.Helper()
+	c, err := Compare(a.im, b.im, a.pages, b.pages, Facts{A: a.prep, B: b.prep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range c.Explained {
+		t.Logf("%s: %d words, as %v", g.Rule, g.Count, g.First[0])
+	}
+	return c
+}
+
+func TestCompareIdentity(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "identity")
+	a, b := prepare(t, 0, "x", prog), prepare(t, 1, "yyy", prog)
+	c := comparison(t, a, b)
+	for _, d := range c.Unexplained {
+		t.Errorf("unexplained: %v", d)
+	}
+	for _, l := range c.Layout {
+		t.Errorf("layout: %v", l)
+	}
+	if len(c.Ids) < 3 {
+		t.Errorf("the process id was found in %d places, want the variable and two mutexes: %v", len(c.Ids), c.Ids)
+	}
+	a.im.Ids = c.Ids
+	right(t, a)
+}
+
+// right starts a program from its first preparation. It must print that all is right.
+func right(t *testing.T, a prepared) {
+	t.Helper()
+	task := t.TempDir()
+	for _, name := range []string{"gate", "stdout", "stderr"} {
+		if err := os.WriteFile(filepath.Join(task, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q, personality, err := a.im.Spawn(task, a.pages, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.im.Start(q, Options{Dir: task, Personality: &personality}); err != nil {
+		q.Kill()
+		ended(t, q)
+		t.Fatal(err)
+	}
+	if err := q.Release(); err != nil {
+		t.Fatal(err)
+	}
+	st := ended(t, q)
+	if out, _ := os.ReadFile(filepath.Join(task, "stdout")); string(out) != "right\n" {
+		t.Errorf("status %#x, it printed %q", st, out)
+	}
+}
+
+// TestCompareThreads compares a program whose threads worked side by side.
+func TestCompareThreads(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "threads")
+	a := prepare(t, 0, "", prog)
+	c := comparison(t, a, prepare(t, 1, "", prog))
+	if !c.Same() {
+		t.Fatalf("the memories differ: %v %v", c.Layout, c.Unexplained)
+	}
+	a.im.Ids = c.Ids
+	right(t, a)
+}
+
+// TestInheritance freezes a program that holds a mutex with priority inheritance.
+func TestInheritance(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "inherit")
+	a, b := prepare(t, 0, "", prog), prepare(t, 1, "", prog)
+	c := comparison(t, a, b)
+	if !c.Same() || len(c.Ids) == 0 {
+		t.Fatalf("the owner of the mutex is not known: %v %v %v", c.Layout, c.Unexplained, c.Ids)
+	}
+	a.im.Ids = c.Ids
+	right(t, a)
+
+	dir := t.TempDir()
+	p, base := template(t, dir, prog, "waited for")
+	var refused *Refused
+	if _, err := Freeze(Source{Proc: p, Base: base, Dir: dir}, nil); !errors.As(err, &refused) || !strings.Contains(refused.What, "priority inheritance") {
+		t.Errorf("a thread that waits for such a mutex: %v", err)
+	}
+}
+
+func TestCompareNamesInputSize(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "identity")
+	c := comparison(t, prepare(t, 0, "x", prog, "size"), prepare(t, 1, "yyy", prog, "size"))
+	found := false
+	for _, d := range c.Unexplained {
+		t.Log(d)
+		found = found || strings.HasPrefix(d.Symbol, "size_of_input")
+	}
+	if !found {
+		t.Error("the size of the input is in memory, and the comparison does not name it")
+	}
+}
+
+// TestCompareNamesSeeds has a program keep numbers that are made from something that is
+// not the same in each start.
+func TestCompareNamesSeeds(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "identity")
+	for _, keeps := range []string{"inode", "mtime", "pid", "time", "minutes"} {
+		c := comparison(t, prepare(t, 0, "x", prog, keeps), prepare(t, 1, "yyy", prog, keeps))
+		seed := slices.ContainsFunc(c.Unexplained, func(d Difference) bool { return d.Where != "[stack]" && d.Address != 0 })
+		if !seed || c.Same() {
+			t.Errorf("%s: the comparison does not name what the program keeps: %v", keeps, c.Unexplained)
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	c := &comparer{im: [2]*Image{{Threads: []Thread{{RseqAddress: 0x5000, RseqSize: 32}, {}}}, {}}, out: &Comparison{}, dead: []Range{{0x1000, 0x2000}}}
+	c.prep = [2]Preparation{
+		{Pid: 100, Threads: []int{100, 101}, Began: Moment{epoch, 5e12, 1e13}},
+		{Pid: 200, Threads: []int{200, 207}, Began: Moment{epoch + 31_415_926e9, 5e12 + 2_718_281e9, 3e13}},
+	}
+	const realtime, mono = 31_415_926, 2_718_281
+	for _, x := range []struct {
+		name string
+		addr uint64
+		a, b [3]uint64
+		want string
+	}{
+		{"dead stack", 0x1ff8, [3]uint64{0, 1, 0}, [3]uint64{0, 2, 0}, RuleDeadStack},
+		{"live stack", 0x2000, [3]uint64{0, 1, 0}, [3]uint64{0, 2, 0}, ""},
+		{"pid", 0x3000, [3]uint64{0, 100, 0}, [3]uint64{0, 200, 0}, RuleProcessID},
+		{"seconds in the upper half", 0x3000, [3]uint64{0, epoch / 1e9 << 32, 0}, [3]uint64{0, (epoch/1e9 + realtime) << 32, 0}, RuleClock},
+		{"seconds in the upper half and another difference", 0x3000, [3]uint64{0, epoch / 1e9 << 32, 0}, [3]uint64{0, (epoch/1e9+realtime)<<32 | 1, 0}, ""},
+		{"pid in the upper half", 0x3000, [3]uint64{0, 100<<32 | 7, 0}, [3]uint64{0, 200<<32 | 7, 0}, RuleProcessID},
+		{"pid and another difference", 0x3000, [3]uint64{0, 100<<32 | 7, 0}, [3]uint64{0, 200<<32 | 8, 0}, ""},
+		{"tid", 0x3000, [3]uint64{0, 101, 0}, [3]uint64{0, 207, 0}, RuleThreadID},
+		{"ids of different threads", 0x3000, [3]uint64{0, 100, 0}, [3]uint64{0, 207, 0}, ""},
+		{"seconds", 0x3000, [3]uint64{0, epoch / 1e9, 0}, [3]uint64{0, epoch/1e9 + realtime, 0}, RuleClock},
+		{"another distance", 0x3000, [3]uint64{0, epoch / 1e9, 0}, [3]uint64{0, epoch/1e9 + realtime + 1, 0}, ""},
+		{"backwards", 0x3000, [3]uint64{0, epoch/1e9 + realtime, 0}, [3]uint64{0, epoch / 1e9, 0}, ""},
+		{"different units", 0x3000, [3]uint64{0, epoch / 1e9, 0}, [3]uint64{0, epoch/1e6 + realtime*1e3, 0}, ""},
+		{"milliseconds", 0x3000, [3]uint64{0, epoch / 1e6, 0}, [3]uint64{0, epoch/1e6 + realtime*1e3, 0}, RuleClock},
+		{"small monotonic seconds", 0x3000, [3]uint64{0, 5001, 0}, [3]uint64{0, 5001 + mono, 0}, RuleClock},
+		{"lower half", 0x3000, [3]uint64{0, 7<<32 | 5001, 0}, [3]uint64{0, 7<<32 | 5001 + mono, 0}, RuleClock},
+		{"lower half and another difference", 0x3000, [3]uint64{0, 7<<32 | 5001, 0}, [3]uint64{0, 8<<32 | 5001 + mono, 0}, ""},
+		{"floating point", 0x3000, [3]uint64{0, math.Float64bits(epoch/1e9 + 0.25), 0}, [3]uint64{0, math.Float64bits(epoch/1e9 + realtime + 0.25), 0}, RuleClock},
+		{"a duration", 0x3000, [3]uint64{0, math.Float64bits(0.25), 0}, [3]uint64{0, math.Float64bits(0.75), 0}, ""},
+		{"time stamp", 0x3000, [3]uint64{0, 1e13 + 5, 0}, [3]uint64{0, 3e13 + 5, 0}, RuleClock},
+		{"time stamp of the other", 0x3000, [3]uint64{0, 3e13 + 5, 0}, [3]uint64{0, 1e13 + 5, 0}, ""},
+		{"processor", 0x5000, [3]uint64{0, 1, 0}, [3]uint64{0, 0, 0}, RuleRseq},
+		{"critical section", 0x5008, [3]uint64{0, 1, 0}, [3]uint64{0, 0, 0}, ""},
+	} {
+		if got := c.rule(x.addr, words{x.a, x.b}); got != x.want {
+			t.Errorf("%s: %q, want %q", x.name, got, x.want)
+		}
+	}
+}
+
+func TestLayoutsDiffer(t *testing.T) {
+	a := &Image{Maps: []VMA{{Range: Range{0x1000, 0x2000}, Prot: 3}}}
+	b := &Image{Maps: []VMA{{Range: Range{0x1000, 0x3000}, Prot: 3}}}
+	c, err := Compare(a, b, nil, nil, Facts{A: Preparation{Pid: 1, Dir: "/a"}, B: Preparation{Pid: 2, Dir: "/b"}})
+	if err != nil || len(c.Layout) != 2 || c.Same() {
+		t.Errorf("layouts %v, same %v, error %v", c.Layout, c.Same(), err)
+	}
+}
+
+// The pair of the beginning of a year and its number counts as a time only with the years
+// of both preparations.
+func TestYear(t *testing.T) {
+	at := func(year int) int64 { return time.Date(year, 5, 17, 3, 0, 0, 0, time.UTC).UnixNano() }
+	begin := func(year int) uint64 { return uint64(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) }
+	c := &comparer{}
+	c.prep[0].Began.Realtime, c.prep[1].Began.Realtime = at(2026), at(2030)
+	for _, tt := range []struct {
+		name string
+		w    words
+		want bool
+	}{
+		{"the beginning", words{a: [3]uint64{0, begin(2026), 2026}, b: [3]uint64{0, begin(2030), 2030}}, true},
+		{"the number", words{a: [3]uint64{begin(2026), 2026, 0}, b: [3]uint64{begin(2030), 2030, 0}}, true},
+		{"the number, with another word in its upper half", words{a: [3]uint64{begin(2026), 2026 | 1<<32, 0}, b: [3]uint64{begin(2030), 2030, 0}}, false},
+		{"another year", words{a: [3]uint64{0, begin(2025), 2025}, b: [3]uint64{0, begin(2030), 2030}}, false},
+		{"the year of one preparation in both", words{a: [3]uint64{0, begin(2026), 2026}, b: [3]uint64{0, begin(2026), 2026}}, false},
+		{"a number alone", words{a: [3]uint64{0, 2026, 0}, b: [3]uint64{0, 2030, 0}}, false},
+	} {
+		if got := c.year(tt.w); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestOffset(t *testing.T) {
+	word := []LateWord{{A: []byte("Sample"), B: []byte("xample")}, {A: []byte("/whole"), B: []byte("abcdef"), Whole: true}}
+	reg := func(v int) uint64 { return uint64(uint32(int32(v))) }
+	for _, c := range []struct {
+		name     string
+		x, y     uint64
+		constant int32
+		found    bool
+	}{
+		{"first bytes", reg('S' - 'f'), reg('x' - 'f'), -'f', true},
+		{"B continues", reg('S' - 'x'), reg('a' - 't'), -'x', true},
+		{"A continues", reg('a' - 't'), reg('x' - 'S'), -'S', true},
+		{"no bytes", reg('S' - 'f'), reg('a' - 't'), 0, false},
+		{"too far", reg('S' - 'x'), reg(300), 0, false},
+		{"64 bits", 1 << 40, 1<<40 + 37, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmp := comparer{words: NewWords(word), out: &Comparison{}}
+			if got := cmp.offset(2, 3, c.x, c.y); got != c.found {
+				t.Fatalf("offset = %v, want %v", got, c.found)
+			}
+			want := []Offset{{Thread: 2, Register: 3, Word: 0, Constant: c.constant}}
+			if c.found && !slices.Equal(cmp.out.Offsets, want) {
+				t.Errorf("Offsets = %v, want %v", cmp.out.Offsets, want)
+			}
+		})
+	}
+	if _, ok := (Offset{Constant: -'f'}).Value("file"); ok {
+		t.Error("Value of a word that begins with the byte it was compared with: want none")
+	}
+	if v, ok := (Offset{Constant: -'f'}).Value("Sample"); !ok || int32(v) != 'S'-'f' {
+		t.Errorf("Value = %d, %v, want %d", int32(v), ok, 'S'-'f')
+	}
+}
+
+// TestLate compares an image with what a start from another one leaves.
+func TestLate(t *testing.T) {
+	image := func(text string) (*Image, *strings.Reader) {
+		page := text + strings.Repeat("\x00", pageSize-len(text))
+		e := Extent{Size: pageSize}
+		return &Image{Maps: []VMA{{Range: Range{0x1000, 0x1000 + pageSize}, Prot: 3, Kind: KindPaged, Data: []Extent{e}}}, Pieces: []Piece{{Extent: e, Digest: blake3.Sum256([]byte(text))}}}, strings.NewReader(page)
+	}
+	a, pagesA := image("a Sample.")
+	a.RegisterIds = []RegisterId{{}} // as the comparison with the second preparation notes them
+	late := &Late{Places: []WordPlace{{Address: 0x1002, Span: Span{Word: 1, From: 1, Length: 5}}}, Words: []string{"", "Sorted"}}
+	for text, want := range map[string]bool{
+		"a Sorted.": false, // the first letter is not late
+		"a orted..": false,
+		"a ortede.": true,
+		"a ortede!": false,
+		"a Sample.": false, // the piece is equal to that of the first image
+	} {
+		b, pagesB := image(text)
+		c, err := Compare(a, b, pagesA, pagesB, Facts{A: Preparation{Pid: 1}, B: Preparation{Pid: 2}, Late: late})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Same() != want {
+			t.Errorf("%q: same %v, want %v: %v", text, c.Same(), want, c.Unexplained)
+		}
+	}
+}

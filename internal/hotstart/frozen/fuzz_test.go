@@ -1,0 +1,255 @@
+//go:build amd64
+
+package frozen
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/tracer"
+)
+
+// TestFuzz compares programs that do legal things at random, started cold and hot.
+// PREMIX_FUZZ_SEED=N repeats one of them.
+func TestFuzz(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "fuzz")
+	count := uint64(25)
+	if os.Getenv("PREMIX_SOAK") != "" {
+		count = 5000
+	}
+	if one := os.Getenv("PREMIX_FUZZ_SEED"); one != "" {
+		seed, err := strconv.ParseUint(one, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fuzzOne(t, prog, seed, map[string]int{})
+		return
+	}
+	first := uint64(rand.Uint32())
+	t.Logf("seeds 1 to %d, and %d to %d", count, first, first+count-1)
+	refused := map[string]int{}
+	hot := 0
+	for i := range 2 * count {
+		seed := i + 1
+		if i >= count {
+			seed = first + i - count
+		}
+		if fuzzOne(t, prog, seed, refused) {
+			hot++
+		}
+		if t.Failed() && os.Getenv("PREMIX_SOAK") == "" {
+			break
+		}
+	}
+	t.Logf("%d programs were started hot; refused: %v", hot, refused)
+	if uint64(hot) < count {
+		t.Errorf("%d of %d programs were started hot", hot, 2*count)
+	}
+}
+
+// fuzzOne runs one program cold, and hot twice, and tells whether it was frozen.
+func fuzzOne(t *testing.T, prog string, seed uint64, refused map[string]int) bool {
+	t.Helper()
+	err := compare(t, prog, strconv.FormatUint(seed, 10), strconv.FormatUint(20+seed%180, 10), strconv.FormatUint(20+seed*7%180, 10))
+	var no *Refused
+	if errors.As(err, &no) {
+		what, _, _ := strings.Cut(no.What, " (")
+		what, _, _ = strings.Cut(what, ":")
+		refused[what]++
+		return false
+	}
+	if err != nil {
+		t.Errorf("seed %d: %v", seed, err)
+	}
+	return true
+}
+
+// TestGuard does to large memory what a mapping of a file would answer otherwise,
+// and brings along state that has to be found in the whole of a process.
+func TestGuard(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := compare(t, build(t, "guard")); err != nil {
+		t.Error(err)
+	}
+}
+
+// compare runs a program cold, and hot twice. An error says how they differ.
+func compare(t *testing.T, argv ...string) error {
+	t.Helper()
+	dir, err := os.MkdirTemp(t.TempDir(), "compare-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	sub := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cold := sub("cold")
+	if err := os.WriteFile(filepath.Join(cold, "gate"), []byte("sample\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = cold, []string{"PATH=/usr/bin:/bin"}
+	out, err := os.Create(filepath.Join(cold, "stdout"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout = out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	want := outcome(t, cold, unix.WaitStatus(cmd.ProcessState.Sys().(syscall.WaitStatus)))
+
+	if !strings.Contains(want, "gate") {
+		return fmt.Errorf("it ends before it opens its gate: %s", want)
+	}
+	work := sub("template")
+	p, base := template(t, work, argv...)
+	f, err := os.OpenFile(filepath.Join(dir, "pages"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	im, err := Freeze(Source{Proc: p, Base: base, Dir: work}, f)
+	p.Kill()
+	ended(t, p)
+	if err != nil {
+		return fmt.Errorf("freeze: %w", err)
+	}
+	for i := range 2 {
+		task := sub(fmt.Sprintf("hot-%d", i))
+		copyFiles(t, work, task)
+		if err := os.WriteFile(filepath.Join(task, "gate"), []byte("sample\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		st, err := runHot(im, f, task)
+		if err != nil {
+			return fmt.Errorf("hot start: %w", err)
+		}
+		if got := outcome(t, task, st); got != want {
+			return fmt.Errorf("hot start %d differs from a cold one: %s", i, firstDifference(got, want))
+		}
+	}
+	return nil
+}
+
+// copyFiles copies the regular files of a directory.
+func copyFiles(t *testing.T, from, to string) {
+	t.Helper()
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !info.Mode().IsRegular() {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, e.Name()), b, info.Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// outcome is the status with which a program ended and the files in its directory.
+func outcome(t *testing.T, dir string, st unix.WaitStatus) string {
+	t.Helper()
+	var b strings.Builder
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Name() == "stdout" {
+			fmt.Fprintf(&b, "%s", text)
+		} else if e.Name() != "stderr" {
+			fmt.Fprintf(&b, "file %s: %q\n", e.Name(), text)
+		}
+	}
+	fmt.Fprintf(&b, "status %#x\n", uint32(st))
+	return b.String()
+}
+
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d is %q and not %q, after %q", i+1, g[i], w[i], g[max(0, i-3):i])
+		}
+	}
+	return fmt.Sprintf("%d lines and not %d", len(g), len(w))
+}
+
+// runHot starts a frozen process under guard, and returns how it ended.
+func runHot(im *Image, pages *os.File, task string) (unix.WaitStatus, error) {
+	guard, err := tracer.NewGuard(pages)
+	if err != nil {
+		return 0, err
+	}
+	q, personality, err := im.Spawn(task, pages, &syscall.SysProcAttr{Setsid: true})
+	if err != nil {
+		return 0, err
+	}
+	err = im.Start(q, Options{Dir: task, Personality: &personality, Filter: tracer.GuardFilter()})
+	if err == nil {
+		err = guard.Release(q)
+	}
+	if err != nil {
+		q.Kill()
+	}
+	var handled error
+	deadline := time.AfterFunc(time.Minute, q.Kill)
+	defer deadline.Stop()
+	for {
+		var st unix.WaitStatus
+		pid, e := unix.Wait4(-1, &st, unix.WALL, nil)
+		switch {
+		case e == unix.EINTR:
+			continue
+		case e != nil:
+			return 0, errors.Join(err, handled, e)
+		case pid == q.Pid && !st.Stopped():
+			return st, errors.Join(err, handled)
+		}
+		if err != nil {
+			continue
+		}
+		if e := guard.Handle(pid, st); e != nil && !errors.Is(e, tracer.ErrGone) {
+			handled = errors.Join(handled, e)
+			q.Kill()
+		}
+	}
+}

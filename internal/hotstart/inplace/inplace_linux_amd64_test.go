@@ -1,0 +1,600 @@
+package inplace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/around"
+)
+
+// mustPrepare prepares a call that can start hot.
+func (p *place) mustPrepare(v invocation) {
+	p.t.Helper()
+	if err := p.prepare(v); err != nil {
+		p.t.Fatalf("prepare %v: %v", v.args, err)
+	}
+}
+
+// wantUnfit prepares a call that has to start cold.
+func (p *place) wantUnfit(v invocation, reason string) {
+	p.t.Helper()
+	err := p.prepare(v)
+	var u *Unfit
+	if !errors.As(err, &u) || !strings.Contains(u.Reason, reason) {
+		p.t.Errorf("prepare %v: %v, want *Unfit because of %q", v.args, err, reason)
+	}
+}
+
+func TestWords(t *testing.T) {
+	p := newPlace(t)
+	v := func(name string) invocation {
+		return invocation{args: []string{"-p", "-R", "@RG ID:{label:" + name + "}", "index", "{input:" + name + "_1.fq}"}}
+	}
+	p.mustPrepare(v("SRR5204809"))
+	p.wantHot(v("SRR5204809"))
+	p.wantHot(v("SRR5204810"))
+	p.wantCold(v("SRR77"), NotPrepared)
+	p.mustPrepare(v("SRR77"))
+	p.wantHot(v("SRR77"))
+	p.wantHot(v("SRR5204810"))
+}
+
+func TestStandardInput(t *testing.T) {
+	for _, pipe := range []bool{false, true} {
+		t.Run(fmt.Sprint("pipe ", pipe), func(t *testing.T) {
+			p := newPlace(t)
+			v := func(label, text string, join bool) invocation {
+				return invocation{args: []string{"-R", "{label:" + label + "}", "index", "-"}, stdin: text, pipe: pipe, join: join}
+			}
+			p.mustPrepare(v("sample1", reads(0, 10), false))
+			p.wantHot(v("sample1", reads(0, 10), false))
+			p.wantHot(v("abcdefg", reads(1, 5000), false))
+			p.wantCold(v("sample1", reads(0, 10), true), NotPrepared)
+			p.mustPrepare(v("sample1", reads(0, 10), true))
+			p.wantHot(v("1234x67", reads(1, 21), true))
+		})
+	}
+}
+
+func TestLateVariables(t *testing.T) {
+	p := newPlace(t)
+	v := func(option, value string) invocation {
+		return invocation{args: []string{option, "RUN", "index", "{input:SRR5204809_1.fq}"}, env: []string{"RUN=" + value, "FIXED=1"}, late: []string{"RUN"}}
+	}
+	p.mustPrepare(v("-v", "first"))
+	for _, value := range []string{"first", "", "x", strings.Repeat("long ", 200)} {
+		p.wantHot(v("-v", value))
+	}
+	p.wantCold(v("-v", strings.Repeat("x", PadSize)), "more than")
+	other := v("-v", "first")
+	other.env[1] = "FIXED=2"
+	p.wantCold(other, NotPrepared)
+	p.wantUnfit(v("-c", "value"), "its memory differs")
+	p.wantCold(v("-c", "value"), "its memory differs")
+}
+
+// elsewhere makes a directory beside the place's, with links to all that is in it.
+func (p *place) elsewhere(name string) string {
+	p.t.Helper()
+	dir := filepath.Join(filepath.Dir(p.dir), name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	for path := range p.files(p.dir) {
+		if err := os.Symlink(path, filepath.Join(dir, filepath.Base(path))); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestDirectories(t *testing.T) {
+	p := newPlace(t)
+	alike, other := p.elsewhere(strings.Repeat("e", 120)), p.elsewhere("other")
+	v := func(dir string, args ...string) invocation {
+		return invocation{dir: dir, args: append(args, "index", "{input:SRR5204809_1.fq}")}
+	}
+	p.mustPrepare(v(p.dir))
+	for _, dir := range []string{p.dir, alike, other} {
+		p.wantHot(v(dir))
+	}
+	p.mustPrepare(v(p.dir, "-d"))
+	p.wantHot(v(p.dir, "-d"))
+	p.wantHot(v(alike, "-d"))
+	p.wantCold(v(other, "-d"), "working directory")
+}
+
+func TestFingerprint(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"-e", "stop", "index", "{input:SRR5204809_1.fq}"}}
+	p.mustPrepare(v)
+	p.wantHot(v)
+	p.write("stop", "")
+	p.wantCold(v, "stop is new")
+	if err := os.Remove(filepath.Join(p.dir, "stop")); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHot(v)
+	text := readText(t, filepath.Join(p.dir, "index"))
+	if err := os.Remove(filepath.Join(p.dir, "index")); err != nil {
+		t.Fatal(err)
+	}
+	p.write("index", text)
+	p.wantHot(v) // another file of the same content
+	p.write("index", "b"+text[1:])
+	p.wantCold(v, "index has changed")
+}
+
+func TestErrors(t *testing.T) {
+	p := newPlace(t)
+	v := func(input string, args ...string) invocation {
+		return invocation{args: append(args, "index", "{input:"+input+"}")}
+	}
+	p.write("SRR5204811_1.fq", "")
+	p.mustPrepare(v("SRR5204809_1.fq"))
+	p.wantHot(v("SRR0000000_1.fq")) // there is none
+	p.wantHot(v("SRR5204811_1.fq"))
+	p.write("SRR5204812_1.fq", reads(0, 24)) // the tool ends with status 9
+	p.wantHot(v("SRR5204812_1.fq"))
+	p.mustPrepare(v("SRR5204809_1.fq", "-s"))
+	p.wantHot(v("SRR5204810_1.fq", "-s"))
+	p.wantCold(v("SRR0000000_1.fq", "-s"), "missing")
+	p.wantCold(v("SRR5204811_1.fq", "-s"), "empty")
+	p.mustPrepare(v("SRR5204809_1.fq", "-k")) // it keeps the size of its input, and prints it
+	p.wantHot(v("SRR5204809_1.fq", "-k"))
+	p.wantHot(v("SRR5204812_1.fq", "-k"))
+	p.wantUnfit(v("SRR5204809_1.fq", "-h", "-R", "{label:name}"), "its memory differs")
+	var u *Unfit
+	if err := p.prepare(v("SRR0000000_1.fq")); !errors.As(err, &u) || !u.Passing {
+		t.Errorf("prepare without an input: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(p.dir, "SRR5204810_1.fq"), 0); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHot(v("SRR5204810_1.fq"))
+}
+
+// TestPartOfStat has a tool that keeps a part of what stat(2) says of its input.
+func TestPartOfStat(t *testing.T) {
+	p := newPlace(t)
+	for _, name := range []string{"SRR5204809_1.fq", "SRR5204810_1.fq"} {
+		v := invocation{args: []string{"-K", "index", "{input:" + name + "}"}}
+		if name == "SRR5204809_1.fq" {
+			p.mustPrepare(v)
+		}
+		p.wantHot(v)
+	}
+}
+
+// TestDecisions has tools that keep a decision about their late words, not the words.
+func TestDecisions(t *testing.T) {
+	p := newPlace(t)
+	for _, option := range []string{"-l", "-m", "-i", "-t"} {
+		for _, label := range []string{"Sample", "5ample", "ample", "Ample"} {
+			p.wantUnfit(invocation{args: []string{option, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}, "")
+		}
+	}
+}
+
+func TestContrast(t *testing.T) {
+	words := []string{"SRR52_1.fq.gz", "SRR52_2.fq.gz", "/data/b/S1.sam", "/data/b/S0.sam", "12", "7"}
+	roles := []Role{Input, Input, Output, Output, Label, Label}
+	for range 100 {
+		for _, high := range []bool{true, false} {
+			got := contrast(words, roles, high, map[int][]byte{0: []byte("z0")})
+			for k, w := range words {
+				if roles[k].shape(got[k]) != roles[k].shape(w) {
+					t.Errorf("%q has another shape than %q", got[k], w)
+				}
+				if got[k][0] == w[0] && w[0] != '/' || k == 0 && strings.ContainsRune("z0", rune(got[k][0])) {
+					t.Errorf("%q begins with a letter that it must not begin with", got[k])
+				}
+			}
+			for _, pair := range [][2]int{{0, 1}, {3, 2}, {4, 5}} {
+				if a, b := pair[0], pair[1]; words[a] >= words[b] || got[a] <= got[b] {
+					t.Errorf("the order of %q and %q is not that of %q and %q reversed", got[a], got[b], words[a], words[b])
+				}
+			}
+		}
+	}
+}
+
+// TestEarlyInput has a tool open its input before it loads its index.
+func TestEarlyInput(t *testing.T) {
+	for _, way := range []string{"o", "p", "b"} {
+		t.Run(way, func(t *testing.T) {
+			p := newPlace(t)
+			v := func(name string) invocation {
+				return invocation{args: []string{"-f", way, "-R", "{label:" + name + "}", "index", "{input:" + name + "_1.fq}"}}
+			}
+			p.mustPrepare(v("SRR5204809"))
+			p.wantHot(v("SRR5204809"))
+			p.wantHot(v("SRR5204810"))
+			p.write("SRR5204811_1.fq", strings.ReplaceAll(reads(3, 200), "@read", "@other"))
+			p.wantHot(v("SRR5204811"))
+			p.write("SRR5204812_1.fq", strings.ReplaceAll(reads(3, 200), "@read", ">read"))
+			p.write("SRR5204813_1.fq", "@")
+			if way == "o" {
+				p.wantHot(v("SRR5204812"))
+			} else {
+				p.wantCold(v("SRR5204812"), "finds something else there")
+			}
+			p.wantCold(v("SRR5204813"), map[bool]string{true: "has 1 bytes, where", false: "finds something else there"}[way == "o"])
+			p.write("SRR5204814_1.fq", "")
+			p.wantCold(v("SRR5204814"), `"empty" instead of "file"`)
+			p.wantCold(v("SRR5204815"), `"missing" instead of "file"`)
+		})
+	}
+	p := newPlace(t)
+	for way, reason := range map[string]string{"k": "its memory differs", "e": "to the end before", "m": "maps its input"} {
+		p.wantUnfit(invocation{args: []string{"-f", way, "index", "{input:SRR5204809_1.fq}"}}, reason)
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	p := newPlace(t)
+	if err := os.Mkdir(filepath.Join(p.dir, "results"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	outside := t.TempDir()
+	for _, c := range []struct{ prefix, input string }{{"", ""}, {"results/", ""}, {outside + "/", p.dir + "/"}, {"../" + filepath.Base(p.dir) + "/", "../" + filepath.Base(p.dir) + "/"}} {
+		v := func(name string, args ...string) invocation {
+			return invocation{args: append(args, "-o", "{output:"+c.prefix+name+".txt}", "index", "{input:"+c.input+name+"_1.fq}")}
+		}
+		p.mustPrepare(v("SRR5204809"))
+		p.wantHot(v("SRR5204810"))
+		p.wantHot(v("SRR5204810")) // over what stands there
+		log := func(name string) invocation {
+			return v(name, "-R", "{label:"+name+"}", "-w", "{output:"+c.prefix+name+".log}")
+		}
+		p.mustPrepare(log("SRR5204809"))
+		p.wantHot(log("SRR5204810"))
+		if c.prefix == "" {
+			p.write("SRR5204810.log", "what stood here before")
+			p.wantCold(log("SRR5204810"), "SRR5204810.log")
+		}
+		if err := os.RemoveAll(filepath.Join(p.dir, "SRR5204810.log")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestForeignWrites(t *testing.T) {
+	p := newPlace(t)
+	mark := filepath.Join(t.TempDir(), "mark")
+	p.wantUnfit(invocation{args: []string{"-w", mark, "index", "{input:SRR5204809_1.fq}"}}, "writes to "+mark)
+	if exists(mark) {
+		t.Errorf("the preparation has written %s", mark)
+	}
+	later := filepath.Join(t.TempDir(), "later")
+	for _, name := range []string{"out", later} {
+		// A file that no late word names: it may be anyone's.
+		p.mustPrepare(invocation{args: []string{"-o", name, "index", "{input:SRR5204809_1.fq}"}})
+		if exists(filepath.Join(p.dir, "out")) || exists(later) {
+			t.Errorf("the preparation has written %s", name)
+		}
+	}
+	// Through a link, and by a rename.
+	script := filepath.Join(p.dir, "script")
+	for _, text := range []string{"ln -s " + later + " out; echo x >out", "echo x >out; mv out " + later, "mkdir " + later + "; mv $1 " + later, "exec 3<>/dev/tcp/127.0.0.1/9"} {
+		if err := os.WriteFile(script, []byte("#!/bin/bash\nread line <$1; "+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var u *Unfit
+		if err := p.prepare(invocation{exe: script, args: []string{"{input:SRR5204809_1.fq}"}}); !errors.As(err, &u) || exists(later) {
+			t.Errorf("%s: %v, and %s exists: %v", text, err, later, exists(later))
+		} else {
+			t.Log(err)
+		}
+	}
+	p.wantUnfit(invocation{args: []string{"-w", "{input:SRR5204810_1.fq}", "index", "{input:SRR5204809_1.fq}"}}, "is an input")
+}
+
+// asleep starts a call of a tool that sleeps in the end, and waits until it does.
+func (p *place) asleep(v invocation, hot bool, group bool) (*exec.Cmd, *strings.Builder, func()) {
+	p.t.Helper()
+	cmd, _ := p.command(v, hot)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: group}
+	r, err := cmd.StderrPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	out, err := os.Create(filepath.Join(p.t.TempDir(), "out"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	text := &strings.Builder{}
+	b := make([]byte, 1)
+	for !strings.Contains(text.String(), "asleep\n") {
+		if _, err := r.Read(b); err != nil {
+			p.t.Fatalf("%v: after %q", err, text)
+		}
+		text.Write(b)
+	}
+	return cmd, text, func() {
+		rest, err := io.ReadAll(r)
+		if err != nil {
+			p.t.Error(err)
+		}
+		text.Write(rest)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	p := newPlace(t)
+	p.write("SRR5204809_1.fq", reads(0, 301))
+	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
+	c := p.call(v)
+	a := p.around(v)
+	a.Streams[2] = around.Pipe
+	c.Around = &a
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Close()
+	for _, hot := range []bool{true, false} {
+		for _, test := range []struct {
+			sig   syscall.Signal
+			group bool
+		}{{unix.SIGTERM, false}, {unix.SIGTERM, true}, {unix.SIGINT, true}, {unix.SIGINT, false}, {unix.SIGUSR1, false}, {unix.SIGKILL, false}} {
+			cmd, text, rest := p.asleep(v, hot, true)
+			pid := cmd.Process.Pid
+			if test.group {
+				pid = -pid
+			}
+			if err := unix.Kill(pid, test.sig); err != nil {
+				t.Fatal(err)
+			}
+			rest()
+			_ = cmd.Wait()
+			st := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			handled := test.sig == unix.SIGINT || test.sig == unix.SIGUSR1
+			switch {
+			case handled && (st.ExitStatus() != 0 || !strings.Contains(text.String(), "got 1 signals")):
+				t.Errorf("hot %v, %v to group %v: status %#x, %q", hot, test.sig, test.group, st, text)
+			case !handled && st.Signal() != test.sig:
+				t.Errorf("hot %v, %v to group %v: status %#x, %q", hot, test.sig, test.group, st, text)
+			}
+		}
+	}
+}
+
+// TestJobControl stops a tool and its process group, as a terminal does, and continues it.
+func TestJobControl(t *testing.T) {
+	p := newPlace(t)
+	p.write("SRR5204809_1.fq", reads(0, 301))
+	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
+	c := p.call(v)
+	a := p.around(v)
+	a.Streams[2] = around.Pipe
+	c.Around = &a
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Close()
+	for _, hot := range []bool{true, false} {
+		cmd, text, rest := p.asleep(v, hot, true)
+		pid := cmd.Process.Pid
+		if err := unix.Kill(-pid, unix.SIGTSTP); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.WaitStatus
+		if _, err := unix.Wait4(pid, &st, unix.WUNTRACED, nil); err != nil || !st.Stopped() || st.StopSignal() != unix.SIGTSTP {
+			t.Errorf("hot %v: status %#x, %v, want stopped by SIGTSTP", hot, st, err)
+		}
+		if err := unix.Kill(-pid, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Kill(-pid, unix.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		rest()
+		if err := cmd.Wait(); err != nil || !strings.Contains(text.String(), "got 1 signals") {
+			t.Errorf("hot %v: %v, %q", hot, err, text)
+		}
+	}
+}
+
+func TestClosedOutput(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"-p", "index", "{input:SRR5204809_1.fq}"}, pipe: true}
+	p.mustPrepare(v)
+	p.wantHot(v)
+	for _, hot := range []bool{true, false} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		cmd, _ := p.command(v, hot)
+		errs, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdout = w
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		_, _ = io.ReadAll(errs)
+		_ = cmd.Wait()
+		if st := cmd.ProcessState.Sys().(syscall.WaitStatus); st.Signal() != unix.SIGPIPE {
+			t.Errorf("hot %v: it ended with %v, want SIGPIPE", hot, cmd.ProcessState)
+		}
+	}
+}
+
+func TestInheritedDescriptor(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"-3", "index", "{input:SRR5204809_1.fq}"}}
+	var r *os.File
+	v.front = func(cmd *exec.Cmd) {
+		var w *os.File
+		var err error
+		if r, w, err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		cmd.ExtraFiles = []*os.File{w}
+		t.Cleanup(func() { w.Close() })
+	}
+	c := p.call(v)
+	a := p.around(v)
+	a.Extra = []int{3}
+	c.Around = &a
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Close()
+	for range 2 {
+		if res := p.run(v, true); res.kind != "hot <nil>" {
+			t.Errorf("it started %s", res.kind)
+		}
+		b := make([]byte, 100)
+		n, err := r.Read(b)
+		if err != nil || string(b[:n]) != "three\n" {
+			t.Errorf("descriptor 3 got %q, %v", b[:n], err)
+		}
+		r.Close()
+	}
+	without := v
+	without.front = nil
+	p.wantCold(without, NotPrepared)
+}
+
+func TestTerminal(t *testing.T) {
+	p := newPlace(t)
+	p.write("SRR5204809_1.fq", reads(0, 302))
+	v := func(name string) invocation {
+		return invocation{args: []string{"-p", "-R", "{label:" + name + "}", "index", "{input:" + name + "_1.fq}"}}
+	}
+	run := func(name string, hot bool) string {
+		master, slave, err := openTerminal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := collect(master)
+		cmd, note := p.command(v(name), hot)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		if err := cmd.Run(); err != nil {
+			t.Error(err)
+		}
+		text, err := seen.all()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slave.Close()
+		master.Close()
+		if hot {
+			if kind := readText(t, note); kind != "hot <nil>" {
+				t.Errorf("it started %s", kind)
+			}
+		}
+		return string(text)
+	}
+	c := p.call(v("SRR5204809"))
+	a := p.around(v("SRR5204809"))
+	a.Streams[0], a.Streams[1], a.Streams[2], a.Joined = around.Terminal, around.Terminal, around.Terminal, true
+	c.Around = &a
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Close()
+	for _, name := range []string{"SRR5204809", "SRR5204810"} {
+		if hot, plain := run(name, true), run(name, false); hot != plain || len(hot) < 1000 {
+			t.Errorf("%s: %d bytes on the terminal, plain %d", name, len(hot), len(plain))
+		}
+	}
+}
+
+// TestOrdinaryUser runs other tests as a user without privileges, who cannot get any.
+func TestOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	dir, err := os.MkdirTemp("", "premix-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "tests")
+	if err := os.WriteFile(binary, exe, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs", binary, "-test.run", "^(TestWords|TestOutputs|TestStandardInput|TestSignals|TestErrors)$", "-test.v")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A snapshot that another user can have put there is a process that would run as this
+// user: the command starts plainly.
+func TestForeignStore(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}}
+	p.mustPrepare(v)
+	p.wantHot(v)
+	dirs, err := filepath.Glob(filepath.Join(p.store, "*-*"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("%q, %v", dirs, err)
+	}
+	for _, dir := range append(dirs, p.store) {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		p.wantCold(v, dir)
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.wantHot(v)
+}
+
+// TestAddressesAndDates prepares tools whose output depends on their addresses, on random
+// bytes of the kernel, on the date, or on the size of their input, all of which they keep
+// before they come to their input. The output for a probe of the day would not show the date.
+func TestAddressesAndDates(t *testing.T) {
+	p := newPlace(t)
+	for _, test := range []struct {
+		reason string
+		args   []string
+	}{
+		{"from one cold start to the next", []string{"-A", "main"}},
+		{"from one cold start to the next", []string{"-A", "stack"}},
+		{"from one cold start to the next", []string{"-A", "heap"}},
+		{"from one cold start to the next", []string{"-A", "random"}},
+		{"differs from a cold start", []string{"-D"}},
+		{"differs from run to run", []string{"-N", "-o", "{output:SRR5204809.out}"}},
+	} {
+		p.wantUnfit(invocation{args: append(test.args, "index", "{input:SRR5204809_1.fq}")}, test.reason)
+	}
+}

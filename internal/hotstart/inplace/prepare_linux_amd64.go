@@ -1,0 +1,895 @@
+package inplace
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart"
+	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/placeholder"
+	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/beneath"
+)
+
+// Prepare makes a snapshot that serves a call, proves it, and returns it locked. It
+// reads the call's inputs and data, and writes only to the store and the scratch
+// directory. It checks the kinds of the call's streams, and never reads or writes the
+// streams. A command that cannot start hot is an *Unfit.
+//
+// Prepare waits for all children of its thread, which must not have other children. It
+// sets close-on-exec on the descriptors of this process.
+func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Snapshot, error) {
+	// Only the thread that traces a process can work on it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	key, err := Key(c)
+	if err != nil {
+		return nil, err
+	}
+	// Trials have the descriptors of the call, and none of this process.
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("close_range", err)
+	}
+	p := &preparation{ctx: ctx, call: &c, opt: opt, begun: time.Now(), around: c.around()}
+	if hint, err := hotstart.CanTrace(); err != nil {
+		return nil, passing("%v (%s)", err, hint)
+	}
+	var unlock func()
+	if p.scratch, unlock, err = makeScratch(opt.Scratch); err != nil {
+		return nil, err
+	}
+	defer unlock()
+	defer os.RemoveAll(p.scratch)
+	if p.scratch, err = filepath.EvalSymlinks(p.scratch); err != nil {
+		return nil, err
+	}
+	defer p.end()
+	base, err := hotstart.NewSnapshotIn(store, key)
+	if err != nil {
+		return nil, err
+	}
+	p.snap = &Snapshot{Snapshot: *base, Exe: c.Exe}
+	p.snap.Name, p.snap.Argv = filepath.Base(c.Exe), c.Argv
+	err = p.prepare()
+	var refused *Unfit
+	if errors.As(err, &refused) && !refused.Passing && p.refuse(refused.Reason) == nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.snap.Remove())
+	}
+	return p.snap, nil
+}
+
+// preparation is one call of Prepare.
+type preparation struct {
+	ctx     context.Context
+	call    *Call
+	opt     PrepareOptions
+	around  around.Around
+	scratch string
+	begun   time.Time
+	snap    *Snapshot
+
+	real   []string // the input at each late word; "" at others
+	stdin  string
+	cold   *trial
+	data   int            // opens of data until the stop
+	asks   bool           // the tool opens no input before the stop
+	trials []*trial       // A, B, and perhaps a third one
+	avoid  map[int][]byte // first bytes that late words of the third one must not have
+	seed   [32]byte
+	clocks [2]frozen.Moment // at which the tool begins
+	images [2]*frozen.Image
+	pages  [2]*os.File
+	noise  []frozen.Patch // what B has where a rule says that the value does not matter
+}
+
+func (p *preparation) end() {
+	for _, t := range append(slices.Clone(p.trials), p.cold) {
+		if t != nil {
+			t.end()
+		}
+	}
+	for _, f := range p.pages {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// refuse keeps the reason why the command starts cold in place of a snapshot.
+func (p *preparation) refuse(reason string) error {
+	p.end()
+	s := p.snap
+	s.Refused = reason
+	for _, path := range []string{s.ImagePath(), s.PagePath(), filepath.Join(s.Dir, planName)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	s.Stamps = nil
+	if err := p.fingerprint(nil); err != nil {
+		return err
+	}
+	s.plan = plan{}
+	defer s.Close()
+	return s.save()
+}
+
+func (p *preparation) log(format string, args ...any) {
+	if p.opt.Log != nil {
+		p.opt.Log(format, args...)
+	}
+}
+
+func (p *preparation) prepare() error {
+	if reason := p.around.Refusal(); reason != "" {
+		return unfit("%s", reason)
+	}
+	if err := p.inputs(); err != nil {
+		return err
+	}
+	if err := p.runCold("probe"); err != nil {
+		return err
+	}
+	if err := p.freeze(); err != nil {
+		return err
+	}
+	if err := p.compare(); err != nil {
+		return err
+	}
+	if err := p.fingerprint(p.images[0].Paths()); err != nil {
+		return err
+	}
+	if err := p.images[0].WriteFile(p.snap.ImagePath()); err != nil {
+		return err
+	}
+	p.snap.Memory = p.images[0].PageBytes
+	if err := p.snap.Seal(); err != nil {
+		return err
+	}
+	if err := p.prove(); err != nil {
+		return err
+	}
+	p.snap.Proof = &hotstart.ProofState{Equal: true, When: time.Now().UTC()}
+	p.snap.Seconds = time.Since(p.begun).Seconds()
+	return p.snap.save()
+}
+
+// inputs makes the probe, which is cut from the call's inputs.
+func (p *preparation) inputs() error {
+	words := p.call.words()
+	p.real = make([]string, len(words))
+	for k, w := range p.call.Words {
+		if w.Role == Input {
+			p.real[k] = resolve(p.call.Dir, words[k])
+			if now := kindAt(p.real[k]); now != "file" && now != "empty" {
+				return passing("the input %s is not a regular file that can be read", words[k])
+			}
+		}
+	}
+	if p.around.Streams[0] == around.File || p.around.Streams[0] == around.Pipe {
+		// The stream itself belongs to the caller.
+		p.stdin = filepath.Join(p.scratch, "stdin")
+		return os.WriteFile(p.stdin, []byte(strings.Repeat(standardInput, 500)), 0o600)
+	}
+	return nil
+}
+
+// standardInput is repeated as the content of standard input in trials.
+const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIII\n"
+
+// trial describes one execution. Its directory has a path of the length of the call's
+// directory, where that is long enough.
+func (p *preparation) trial(name string, number int) (*trial, error) {
+	t := &trial{call: p.call, around: p.around, scratch: filepath.Join(p.scratch, name), stdin: p.stdin,
+		values: map[string]string{}, inputs: make([]string, len(p.real))}
+	if err := os.Mkdir(t.scratch, 0o700); err != nil {
+		return nil, err
+	}
+	for k, real := range p.real {
+		if real == "" {
+			continue
+		}
+		t.inputs[k] = filepath.Join(t.scratch, fmt.Sprintf("input-%d", k))
+		if _, err := placeholder.Make(real, t.inputs[k], number, false); err != nil {
+			return nil, passing("the input %s: %v", real, err)
+		}
+	}
+	base := p.scratch + "/" + name + "/"
+	letters := strings.Repeat("d", min(max(len(p.call.Dir)-len(base), 8), 200))
+	t.dir = base + Label.other(letters)
+	return t, os.MkdirAll(t.dir, 0o700)
+}
+
+// others makes late words and variables that differ from the call's.
+func (p *preparation) others(t *trial) error {
+	own := p.call.words()
+	roles := make([]Role, len(own))
+	for k, w := range p.call.Words {
+		roles[k] = w.Role
+	}
+	// The tool may compare a late word with a constant. The words of B are on one side of
+	// the call's words, and the words of the other executions on the other side, so one of
+	// them has another result of the comparison.
+	high := len(own) > 0 && strings.TrimLeftFunc(own[0], func(c rune) bool { return !alnum(c) }) < "M"
+	t.words = contrast(own, roles, high == t.second, p.avoid)
+	for _, kv := range p.call.Env {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || !p.call.isLate(name) {
+			continue
+		}
+		if len(value) >= PadSize {
+			return passing("the variable %s has more than %d bytes", name, PadSize-1)
+		}
+		other := Label.other(value)
+		other += Label.other("1234567")[:1+len(other)%7]
+		if name == "SHLVL" {
+			other = "3"
+		}
+		if filepath.IsAbs(value) && kindAt(value) == "dir" {
+			other = filepath.Join(t.scratch, "variable-"+name)
+			if err := os.Mkdir(other, 0o700); err != nil {
+				return err
+			}
+		}
+		t.values[name] = other
+	}
+	return nil
+}
+
+// own gives a trial the late words and variables of the call.
+func (p *preparation) own(t *trial) {
+	t.words = p.call.words()
+	for _, kv := range p.call.Env {
+		if name, value, ok := strings.Cut(kv, "="); ok && p.call.isLate(name) {
+			t.values[name] = value
+		}
+	}
+}
+
+// runCold runs the probe to its end, with late words of its own.
+func (p *preparation) runCold(name string) error {
+	t, err := p.trial(name, 0)
+	if err != nil {
+		return err
+	}
+	p.cold = t
+	if err := p.others(t); err != nil {
+		return err
+	}
+	t.values["PWD"] = t.dir
+	if err := t.run(p.ctx, t.begin); err != nil {
+		return err
+	}
+	if t.exit.ExitStatus() != 0 {
+		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastWords(string(t.stdout[2])))
+	}
+	at, before, late := hotstart.FindMoment(t.looks)
+	if at < 0 {
+		return unfit("it does not read its input")
+	}
+	p.data, p.snap.Loaded = before, t.came[at].Seconds()
+	p.asks = !slices.ContainsFunc(t.looks[:at], func(l hotstart.Look) bool { return l.Input && (l.Op == tracer.LookOpen || l.Op == tracer.LookRead) })
+	p.log("the probe took %v to come to its input", t.came[at].Round(time.Millisecond))
+	switch {
+	case t.came[at] < p.opt.Worth:
+		return unfit("the tool comes to its input within %v: a hot start would save nothing", t.came[at].Round(time.Millisecond))
+	case late:
+		return unfit("it opens its input, and loads its data after that")
+	}
+	return nil
+}
+
+func ending(st unix.WaitStatus) string {
+	if st.Signaled() {
+		return "killed by " + st.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", st.ExitStatus())
+}
+
+// freeze makes both preparations and freezes them.
+func (p *preparation) freeze() error {
+	p.clocks = hotstart.Clocks()
+	if _, err := rand.Read(p.seed[:]); err != nil {
+		return err
+	}
+	for i, path := range []string{p.snap.PagePath(), filepath.Join(p.scratch, "pages")} {
+		t, err := p.load(i)
+		if err != nil {
+			return err
+		}
+		if p.pages[i], err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return err
+		}
+		if p.images[i], err = p.image(t, p.pages[i]); err != nil {
+			return err
+		}
+	}
+	for _, sig := range p.around.Ignored {
+		// A hot start inherits that a signal is ignored, as a plain one does.
+		if !slices.ContainsFunc(p.images[0].Actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
+			return unfit("it no longer ignores signal %d, which its caller ignores", sig)
+		}
+	}
+	return nil
+}
+
+// image freezes a preparation.
+func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
+	im, err := t.freeze(pages)
+	var refused *frozen.Refused
+	if errors.As(err, &refused) {
+		return nil, unfit("%s", refused.What)
+	}
+	return im, err
+}
+
+// load makes a preparation: A (0), B (1), or a further one.
+func (p *preparation) load(number int) (*trial, error) {
+	t, err := p.trial(fmt.Sprintf("load-%d", number), 1-number%2)
+	if err != nil {
+		return nil, err
+	}
+	p.trials = append(p.trials, t)
+	t.stop, t.data, t.second, t.seed, t.clock = true, p.data, number == 1, &p.seed, p.clocks[min(number, 1)]
+	if number == 0 {
+		p.own(t)
+	} else if err := p.others(t); err != nil {
+		return nil, err
+	}
+	t.values["PWD"] = t.dir
+	for k, input := range t.inputs {
+		if input == "" {
+			continue
+		}
+		// No two of the times and sizes are equal: each is a late word. In A, files are
+		// older than all others, and in B they are newer. The order of the inputs by size
+		// and time in A is reversed in B.
+		modified := time.Now().Add(-time.Duration(number)*1000*time.Hour + time.Duration(k)*10*time.Hour)
+		switch number {
+		case 0:
+			modified = modified.AddDate(-30, 0, -k)
+			if p.asks {
+				if err := os.Truncate(input, int64(1+k)); err != nil {
+					return nil, err
+				}
+			}
+		case 1:
+			modified = modified.AddDate(1, 0, 0)
+			info, err := os.Stat(p.trials[0].inputs[k])
+			if err != nil {
+				return nil, err
+			}
+			_ = os.Truncate(input, hotstart.LargeSize-info.Size()<<6+int64(k)) // plan.Bounds has the size that it has then
+		}
+		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.run(p.ctx, t.begin); err != nil {
+		return nil, err
+	}
+	switch {
+	case t.held == nil:
+		return nil, unfit("it ends before it comes to its input (%s), when another word stands for its input", ending(t.exit))
+	case t.changed && len(t.variable) > 0:
+		return nil, unfit("its first program executes another one, whose environment has late variables")
+	}
+	return t, nil
+}
+
+// late returns the late words of a preparation, as the plan counts them.
+func (p *preparation) late(t *trial) []string {
+	all := append(slices.Clone(t.words), commandLines(t.call.withWords(t.words))...)
+	for _, k := range p.snap.plan.Stats {
+		all = append(all, statWords(t.stats[k])...)
+	}
+	return append(all, t.dir)
+}
+
+// A value of few bits that a tool computes from its late words can be the same in both
+// preparations by chance. There are fewest further preparations, and up to most where they
+// do not take longer than enough in all.
+const (
+	fewest = 2
+	most   = 6
+	enough = 5 * time.Second
+)
+
+// confirm makes further preparations, each with other late words. The memory of each must
+// equal the memory of a start from A with the same words. confirm refuses a register that
+// does not hold a known word in one of them.
+func (p *preparation) confirm(c *frozen.Comparison) error {
+	p.avoid = map[int][]byte{}
+	for _, o := range c.Offsets {
+		if o.Word < len(p.call.Words) {
+			p.avoid[o.Word] = append(p.avoid[o.Word], byte(-o.Constant))
+		}
+	}
+	p.snap.plan.Offsets = c.Offsets
+	begun := time.Now()
+	for n := range most {
+		if n >= fewest && time.Since(begun) > enough {
+			break
+		}
+		if err := p.further(2 + n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// further makes a further preparation and compares it with a start from A.
+func (p *preparation) further(number int) error {
+	t, err := p.load(number)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	late := p.late(t)
+	if len(t.held.Threads) != len(p.images[0].Threads) {
+		return unfit("the number of its threads differs from run to run")
+	}
+	l := &p.snap.plan
+	l.Offsets = slices.DeleteFunc(slices.Clone(l.Offsets), func(o frozen.Offset) bool {
+		regs := t.held.Registers(t.held.Threads[o.Thread])
+		v, ok := o.Value(late[o.Word])
+		return !ok || uint32(register(&regs, o.Register).Uint()) != v
+	})
+	pages, err := os.Create(filepath.Join(t.scratch, "pages"))
+	if err != nil {
+		return err
+	}
+	defer pages.Close()
+	im, err := p.image(t, pages)
+	if err != nil {
+		return err
+	}
+	own := p.late(p.trials[0])
+	match := func(a text, b []byte) (text, []byte) {
+		other := text{slices.Clone(b), a.Spans}
+		for _, s := range a.Spans {
+			if s.At+s.Length > len(b) || string(b[s.At:s.At+s.Length]) != part(late, s) {
+				return a, b
+			}
+		}
+		return a, other.with(own)
+	}
+	if err := p.files(t, im, match); err != nil {
+		return err
+	}
+	_, err = p.against(t, im, pages, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late}})
+	return errors.Join(err, os.Remove(pages.Name()))
+}
+
+// compare compares the preparations, and makes the plan.
+func (p *preparation) compare() error {
+	a, b := p.trials[0], p.trials[1]
+	l := &p.snap.plan
+	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
+	// A tool may keep results of stat(2) for its inputs on its stack.
+	for k := range a.words {
+		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
+			bounds, err := hotstart.NewBounds(a.inputs[k], b.inputs[k])
+			if err != nil {
+				return err
+			}
+			l.Stats, l.Bounds = append(l.Stats, k), append(l.Bounds, bounds)
+		}
+	}
+	var late []frozen.LateWord
+	inB := p.late(b)
+	for k, text := range p.late(a) {
+		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k == len(inB)-1})
+	}
+	if len(a.dir) != len(b.dir) {
+		return fmt.Errorf("the directories %s and %s are of different lengths", a.dir, b.dir)
+	}
+	for _, part := range a.parts {
+		part.Other = slices.Clone(part.Content)
+		l.Parts = append(l.Parts, part)
+	}
+	var err error
+	if l.Made, err = a.made(); err != nil {
+		return err
+	}
+	for i := 1; i < 3; i++ {
+		l.Written[i].Bytes = a.stdout[i]
+	}
+	words := frozen.NewWords(late)
+	match := func(a text, b []byte) (text, []byte) {
+		b = slices.Clone(b)
+		return text{a.Bytes, words.Exchange(a.Bytes, b)}, b
+	}
+	if err := p.files(b, p.images[1], match); err != nil {
+		return err
+	}
+	c, err := p.against(b, p.images[1], p.pages[1], frozen.Facts{Words: late})
+	if err != nil {
+		return err
+	}
+	p.images[0].Ids, p.images[0].RegisterIds = c.Ids, c.RegisterIds
+	l.Places, p.noise = c.Words, c.Noise
+	return p.confirm(c)
+}
+
+// against compares A with another preparation. Each difference has a reason.
+func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts frozen.Facts) (*frozen.Comparison, error) {
+	a := p.trials[0]
+	facts.A, facts.B = a.facts(), t.facts()
+	for _, v := range a.variable {
+		facts.Free = append(facts.Free, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	}
+	other := *im
+	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
+	for i := range p.snap.plan.Files {
+		other.Files[i].Path, other.Files[i].Inside = p.images[0].Files[i].Path, p.images[0].Files[i].Inside
+	}
+	c, err := frozen.Compare(p.images[0], &other, p.pages[0], pages, facts)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Layout) > 0 {
+		return nil, unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
+	}
+	for i, d := range c.Unexplained {
+		if i < 20 {
+			p.log("unexplained: %v", d)
+		}
+	}
+	if len(c.Unexplained) > 0 {
+		return nil, unfit("its memory differs from run to run, for no known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
+	}
+	return c, nil
+}
+
+// files compares the looks, opened files, new files and written bytes of A and of another
+// preparation. match finds the late words in the bytes that A has written. It also returns
+// the bytes of the other preparation with the words of A put in.
+func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []byte) (text, []byte)) error {
+	a := p.trials[0]
+	l := &p.snap.plan
+	for key := range a.early {
+		if _, ok := t.early[key]; !ok {
+			return unfit("its looks at files depend on its late words (%s)", a.early[key].Name.in(a.dir, a.words))
+		}
+	}
+	if len(a.early) != len(t.early) {
+		return unfit("its looks at files depend on its late words")
+	}
+	if err := p.parts(t); err != nil {
+		return err
+	}
+	fa, fb := p.images[0].Files, im.Files
+	if len(fa) != len(fb) {
+		return unfit("the number of its open files depends on its late words")
+	}
+	l.Files = map[int]fileName{}
+	for i := range fa {
+		if fa[i].Kind != frozen.FilePath || fb[i].Kind != frozen.FilePath {
+			continue
+		}
+		na, nb := a.openName(&fa[i]), t.openName(&fb[i])
+		if na.Word == -2 && hotstart.Below(fa[i].Path, p.scratch) {
+			return unfit("it has moved its standard streams to other descriptors")
+		}
+		if na.Word == -2 {
+			continue
+		}
+		if na != nb {
+			return unfit("the names of its open files depend on its late words (%s)", fa[i].Path)
+		}
+		l.Files[i] = na
+	}
+	made, err := t.made()
+	if err != nil {
+		return err
+	}
+	if len(l.Made) != len(made) {
+		return unfit("the files that it makes before its input depend on its late words")
+	}
+	for i, m := range made {
+		var b []byte
+		if l.Made[i].Content, b = match(l.Made[i].Content, m.Content.Bytes); l.Made[i].Name != m.Name || l.Made[i].Mode != m.Mode || !bytes.Equal(l.Made[i].Content.Bytes, b) {
+			return unfit("the file %s, which it makes before its input, differs from run to run", m.Name.in(a.dir, a.words))
+		}
+	}
+	for i := 1; i < 3; i++ {
+		var b []byte
+		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !equalButNumbers(l.Written[i].Bytes, b)) {
+			return unfit("what it writes to descriptor %d before its input differs from run to run", i)
+		}
+	}
+	return nil
+}
+
+// parts compares the parts of the inputs that A and another preparation have read.
+func (p *preparation) parts(t *trial) error {
+	l := &p.snap.plan
+	same := func(a, b inputPart) bool {
+		return a.Word == b.Word && a.Offset == b.Offset && len(a.Content) == len(b.Content)
+	}
+	if !slices.EqualFunc(l.Parts, t.parts, same) {
+		return unfit("how much it reads of its input before it has loaded its data depends on the input")
+	}
+	for i, part := range t.parts {
+		for j, c := range part.Content {
+			if c != l.Parts[i].Content[j] {
+				l.Parts[i].Other[j] = c
+			}
+		}
+	}
+	return nil
+}
+
+// equalButNumbers reports whether two texts are equal apart from numbers, which may be times.
+func equalButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
+
+// blankNumbers puts one character in the place of each number. A time that has passed is
+// negative by the clock of another preparation.
+func blankNumbers(text []byte) []byte {
+	var out []byte
+	for i, c := range text {
+		digit := c >= '0' && c <= '9' || (c == '.' || c == '-') && i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9'
+		switch {
+		case !digit:
+			out = append(out, c)
+		case len(out) == 0 || out[len(out)-1] != 0:
+			out = append(out, 0)
+		}
+	}
+	return out
+}
+
+// fingerprint describes the machine, and the files that the tool has looked at.
+func (p *preparation) fingerprint(paths []string) error {
+	fp, err := hotstart.HostFingerprint()
+	if err != nil {
+		return err
+	}
+	whole := map[string]bool{}
+	add := func(path string) error {
+		if whole[path] {
+			return nil
+		}
+		whole[path] = true
+		s, err := hotstart.StampFile(path)
+		fp.Files = append(fp.Files, s)
+		return err
+	}
+	for _, path := range append([]string{p.call.Exe}, paths...) {
+		if strings.HasPrefix(path, "/dev/") {
+			continue
+		}
+		if err := add(path); err != nil {
+			return err
+		}
+	}
+	t := p.cold
+	if len(p.trials) > 0 {
+		t = p.trials[0]
+	}
+	if t == nil {
+		p.snap.Fingerprint = fp
+		return nil
+	}
+	seen := map[hotstart.Stamp]bool{}
+	var relative []hotstart.Stamp
+	for _, l := range t.looks {
+		if l.Input || hotstart.OfMachine(l.Path) || whole[l.Path] && t.relative[l.Path] == "" {
+			continue
+		}
+		s, err := hotstart.StampLook(l)
+		if err != nil {
+			return err
+		}
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		if below := t.relative[l.Path]; below != "" {
+			s.Path = below
+			relative = append(relative, s)
+		} else {
+			fp.Files = append(fp.Files, s)
+		}
+	}
+	p.snap.Fingerprint, p.snap.plan.Relative = fp, relative
+	return nil
+}
+
+// prove compares a hot start with the cold one, with the same probe.
+func (p *preparation) prove() error {
+	if slices.ContainsFunc(p.snap.plan.Offsets, func(o frozen.Offset) bool {
+		return o.Word < len(p.cold.words) && slices.Contains(p.avoid[o.Word], p.cold.words[o.Word][0])
+	}) {
+		// A start with the words of the probe would be cold.
+		p.cold.end()
+		if err := p.runCold("probe-again"); err != nil {
+			return err
+		}
+	}
+	t, err := p.again("probe-hot")
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.snap, p.noise) }); err != nil {
+		return err
+	}
+	if t.exit != p.cold.exit {
+		return unfit("it ends otherwise than cold (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
+	}
+	difference, err := compareTrials(p.cold, t, inOrder)
+	if err != nil || difference == "" {
+		return err
+	}
+	sorted, err := compareTrials(p.cold, t, inAnyOrder)
+	if err != nil {
+		return err
+	}
+	// Perhaps it differs from itself.
+	t.end()
+	again, err := p.again("probe-cold")
+	if err != nil {
+		return err
+	}
+	defer again.end()
+	if err := again.run(p.ctx, again.begin); err != nil {
+		return err
+	}
+	own, err := compareTrials(p.cold, again, inOrder)
+	if err != nil {
+		return err
+	}
+	if own == "" {
+		return unfit("what it writes differs from a cold start: %s", difference)
+	}
+	// Threads may write their lines in no fixed order.
+	if own, err = compareTrials(p.cold, again, inAnyOrder); err != nil {
+		return err
+	}
+	if own != "" {
+		return unfit("what it writes differs from one cold start to the next: %s", own)
+	}
+	if sorted != "" {
+		return unfit("what it writes differs from a cold start: %s", sorted)
+	}
+	return nil
+}
+
+// order is inOrder if the order of lines is compared.
+type order bool
+
+const (
+	inOrder    order = true
+	inAnyOrder order = false
+)
+
+// of returns a text, with its lines sorted where their order is not compared.
+func (o order) of(text []byte) []byte {
+	if o == inOrder {
+		return text
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	slices.SortFunc(lines, bytes.Compare)
+	return bytes.Join(lines, nil)
+}
+
+// again describes an execution with the words, inputs and directory of the cold one,
+// whose results are moved away.
+func (p *preparation) again(name string) (*trial, error) {
+	c := p.cold
+	t := &trial{call: c.call, around: c.around, words: c.words, values: c.values, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
+		scratch: filepath.Join(p.scratch, name)}
+	if c.results == "" {
+		c.results = filepath.Join(p.scratch, "results")
+	} else if err := os.RemoveAll(c.dir); err != nil {
+		return nil, err
+	}
+	if exists(c.dir) {
+		if err := beneath.Move(c.dir, c.results, beneath.Volatile); err != nil {
+			return nil, err
+		}
+	}
+	t.results = t.dir
+	return t, errors.Join(os.Mkdir(t.scratch, 0o700), os.Mkdir(t.dir, 0o700))
+}
+
+// compareTrials returns a description of the difference between the outputs of two
+// executions, or "".
+func compareTrials(a, b *trial, by order) (string, error) {
+	for i := 1; i < 3; i++ {
+		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])
+		equal := bytes.Equal(ta, tb)
+		if !equal && (i == 2 || a.around.Joined) {
+			equal = equalButNumbers(ta, tb)
+		}
+		if !equal {
+			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil
+		}
+	}
+	fa, err := regular(a.results, by)
+	if err != nil {
+		return "", err
+	}
+	fb, err := regular(b.results, by)
+	if err != nil {
+		return "", err
+	}
+	for name, one := range fa {
+		other, ok := fb[name]
+		if !ok {
+			return name + " was written by one of two", nil
+		}
+		if one != other {
+			return name + " differs", nil
+		}
+	}
+	for name := range fb {
+		if _, ok := fa[name]; !ok {
+			return name + " was written by one of two", nil
+		}
+	}
+	return "", nil
+}
+
+func differsAt(a, b []byte) int {
+	i := 0
+	for i < min(len(a), len(b)) && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// regular digests the files in a directory; directories and links are noted.
+func regular(dir string, by order) (map[string]string, error) {
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		all[rel] = info.Mode().String()
+		switch {
+		case !info.Mode().IsRegular():
+		case by == inOrder:
+			s, err := hotstart.StampFile(path)
+			if err != nil {
+				return err
+			}
+			all[rel] += " " + s.Digest
+		default:
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			all[rel] += fmt.Sprintf(" %x", blake3.Sum256(by.of(text)))
+		}
+		return nil
+	})
+	return all, err
+}

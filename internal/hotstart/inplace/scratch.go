@@ -1,0 +1,62 @@
+package inplace
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/lock"
+)
+
+// scratchName is the beginning of the names of scratch directories. Each is locked (flock)
+// by the process that uses it.
+const scratchName = "premix-hot-"
+
+// makeScratch makes a scratch directory in dir, or in os.TempDir where dir is empty, and
+// removes those there that preparations of this user have left which were killed. unlock
+// is called when the directory has been removed.
+func makeScratch(dir string) (path string, unlock func(), err error) {
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	left, err := filepath.Glob(filepath.Join(dir, scratchName+"*"))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, path := range left {
+		if f := lockScratch(path); f != nil {
+			_ = os.RemoveAll(path) // the next preparation removes the rest
+			f.Close()
+		}
+	}
+	for range 100 {
+		if path, err = os.MkdirTemp(dir, scratchName); err != nil {
+			return "", nil, err
+		}
+		// Before it was locked, another preparation may have removed it.
+		if f := lockScratch(path); f != nil {
+			return path, func() { f.Close() }, nil
+		}
+	}
+	return "", nil, fmt.Errorf("no directory in %s can be locked", dir)
+}
+
+// lockScratch locks a directory of this user. It returns nil if the path is not a directory
+// of this user, does not exist any more, or is in use.
+func lockScratch(path string) *os.File {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	st, err := f.Stat()
+	if err == nil && int(st.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() && lock.Try(f, lock.Exclusive) == nil {
+		if now, err := os.Lstat(path); err == nil && os.SameFile(st, now) {
+			return f
+		}
+	}
+	f.Close()
+	return nil
+}

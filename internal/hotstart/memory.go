@@ -1,0 +1,279 @@
+package hotstart
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/frozen"
+)
+
+// How the memory of a tool is proved.
+//
+// A tool is prepared twice. The two preparations have placeholders with different content,
+// sizes and times, different process ids, and clocks (tracer.Clock) that are years apart.
+// They have different names of the directory, unless all tasks have the same one. Random
+// bytes are the same in both preparations, and new for each snapshot. A difference between
+// the two memories that no rule of package frozen explains shows that the memory depends
+// on something that differs between tasks. The tool then starts cold.
+//
+// The proof of outputs tests the rules: where a rule explains a different value in the
+// second preparation, the hot start of the probe gets this value.
+
+// MemoryProof is the result of the comparison of two preparations.
+type MemoryProof struct {
+	// Compared is false where the memories could not be compared, for Reason.
+	Compared    bool                `json:"compared"`
+	Reason      string              `json:"reason,omitempty"`
+	Explained   map[string]int      `json:"explained,omitempty"` // rule to number of words of 8 bytes
+	Unexplained []frozen.Difference `json:"unexplained,omitempty"`
+	More        int                 `json:"more,omitempty"`    // unexplained differences that are not listed
+	Trusted     bool                `json:"trusted,omitempty"` // the recipe accepts them
+	Bytes       int64               `json:"bytes"`             // that differed in their digests and were read
+	Seconds     float64             `json:"seconds"`           // that the second preparation and the comparison took
+}
+
+// note describes the proof in a few words, for the record of a task.
+func (m *MemoryProof) note() string {
+	switch {
+	case m == nil || !m.Compared:
+		return "memory not"
+	case m.Trusted:
+		return fmt.Sprintf("memory differs in %d places without a known reason and is trusted", len(m.Unexplained)+m.More)
+	}
+	return "memory too"
+}
+
+// maxUnexplained is how many unexplained differences a snapshot lists.
+const maxUnexplained = 20
+
+// dependence is the error for a tool whose memory depends on something that differs
+// between tasks.
+type dependence struct{ text string }
+
+func (e *dependence) Error() string { return e.text }
+
+// circumstances are the random seed, the directories and the clocks of the two
+// preparations.
+type circumstances struct {
+	seed   []byte           // of the random bytes, the same in both
+	names  [2]string        // of the directories; no letter is in both
+	clocks [2]frozen.Moment // at which the tool begins
+}
+
+// newCircumstances draws the circumstances of two preparations.
+func newCircumstances() circumstances {
+	c := circumstances{seed: make([]byte, 32)}
+	word := make([]byte, 8)
+	for _, b := range [][]byte{c.seed, word} {
+		rand.Read(b) // never fails
+	}
+	for i, b := range word {
+		word[i] = 'a' + b%13
+	}
+	c.names[0] = string(word)
+	for i := range word {
+		word[i] += 13
+	}
+	c.names[1] = string(word)
+	c.clocks = Clocks()
+	return c
+}
+
+// Clocks returns the times at which the tool begins in two preparations: now, and years
+// later.
+func Clocks() [2]frozen.Moment {
+	n := make([]byte, 12)
+	rand.Read(n) // never fails
+	draw := func(i int) int64 { return int64(binary.NativeEndian.Uint32(n[i:])) }
+	const second, day = int64(time.Second), 24 * int64(time.Hour)
+	first := frozen.Moment{Realtime: time.Now().UnixNano(), Monotonic: monotonic(), Cycles: 1 << 44}
+	return [2]frozen.Moment{first, {
+		Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
+		Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
+		Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
+	}}
+}
+
+// monotonic returns the time by the monotonic clock, ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0
+	}
+	return ts.Nano()
+}
+
+// compareMemory prepares the tool a second time and compares its memory with the memory
+// in the snapshot. first describes the preparation of the snapshot. The image records
+// where the tool keeps ids of its threads. A difference without a known reason is a
+// *dependence, unless the recipe trusts the tool.
+func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
+	begun := time.Now()
+	p.second.adopt(p)
+	if err := p.load(1); err != nil {
+		return err
+	}
+	defer p.end()
+	if p.asksOnly() && len(snap.Early) > 0 {
+		snap.Bounds = map[string]Bounds{}
+		for _, name := range p.spec.Inputs {
+			b, err := NewBounds(filepath.Join(p.firstDir, name), filepath.Join(p.held.dir, name))
+			if err != nil {
+				return err
+			}
+			snap.Bounds[name] = b
+		}
+	}
+	reply, err := p.held.ask(p.ctx, request{Op: opCompare, Dir: snap.Dir, First: first.Prepared})
+	if err != nil {
+		return err
+	}
+	c := reply.Comparison
+	m := &MemoryProof{Compared: len(c.Layout) == 0, Bytes: c.Read, Seconds: time.Since(begun).Seconds()}
+	snap.MemoryProof = m
+	if c.Same() {
+		m.Explained = map[string]int{}
+		for _, g := range c.Explained {
+			m.Explained[g.Rule] = g.Count
+		}
+		if err := writeNoise(filepath.Join(snap.Dir, noiseName), c.Noise); err != nil {
+			return err
+		}
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	if first.Threads || p.held.held.Threads {
+		// Their turns are not the same each time.
+		m.Compared, m.Reason = false, "threads of the tool worked while it loaded its data: "+describeComparison(c)
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	m.Reason = describeComparison(c)
+	m.Unexplained, m.More = c.Unexplained, c.More
+	if n := len(m.Unexplained); n > maxUnexplained {
+		m.Unexplained, m.More = m.Unexplained[:maxUnexplained], m.More+n-maxUnexplained
+	}
+	if p.spec.Trust {
+		m.Trusted = true
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	return &dependence{"its memory depends on something that is not the same in each start: " + m.Reason}
+}
+
+// describeComparison describes the differences between two memories.
+func describeComparison(c *frozen.Comparison) string {
+	if len(c.Layout) > 0 {
+		return fmt.Sprintf("the layouts differ in %d mappings, one %s", len(c.Layout), c.Layout[0])
+	}
+	n := len(c.Unexplained) + c.More
+	if n == 1 {
+		return "one place differs: " + c.Unexplained[0].String()
+	}
+	return fmt.Sprintf("%d places differ, the first: %s", n, c.Unexplained[0])
+}
+
+// writeNoise keeps patches for the proof of outputs.
+func writeNoise(path string, patches []frozen.Patch) error {
+	b, err := json.Marshal(patches)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// applyNoise puts the values of the second preparation into a process that is held.
+func applyNoise(path string, pid int) error {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was compared
+	}
+	if err != nil {
+		return err
+	}
+	var patches []frozen.Patch
+	if err := json.Unmarshal(b, &patches); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return frozen.Apply(pid, patches)
+}
+
+// notePlaces notes in an image where the program keeps ids of its threads and the device
+// of its files.
+func notePlaces(path string, c *frozen.Comparison) error {
+	if len(c.Ids)+len(c.Devices) == 0 {
+		return nil
+	}
+	im, err := frozen.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	im.Ids, im.Devices = c.Ids, c.Devices
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return im.WriteFile(path)
+}
+
+// LargeSize is the size of the inputs of a second preparation that the tool does not open
+// before it is held, bytes: a tool that asks for the size of its input may go other ways
+// from some size on. Not all file systems have files of this size.
+const LargeSize = 1 << 42
+
+// placeholderTime returns the modification time of the placeholders of a preparation, with
+// all times of files that people use between the two.
+func placeholderTime(number int) time.Time {
+	if number == 0 {
+		return time.Now().AddDate(-30, 0, -211)
+	}
+	return time.Now().AddDate(1, 0, 97)
+}
+
+// Bounds are the sizes (bytes) and modification times (ns since the epoch) of an input in
+// two preparations. If a tool asks for them before it is held, and the memories are equal,
+// it can start hot for inputs whose sizes and times are between the two.
+type Bounds struct {
+	Size [2]int64 `json:"size"`
+	Time [2]int64 `json:"time"`
+}
+
+// NewBounds returns the bounds of an input from its files in two preparations.
+func NewBounds(a, b string) (Bounds, error) {
+	var all Bounds
+	for i, path := range []string{a, b} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return all, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		all.Size[i], all.Time[i] = st.Size, st.Mtim.Nano()
+	}
+	slices.Sort(all.Size[:])
+	slices.Sort(all.Time[:])
+	return all, nil
+}
+
+// Refuses returns the reason why an input is not within the bounds, or "".
+func (b Bounds) Refuses(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return "" // the tool meets the same error
+	}
+	const asked = "the tool asks for the size and the times of its input before it loads its data"
+	if st.Size < b.Size[0] || st.Size > b.Size[1] {
+		return fmt.Sprintf("%s, and %s has %d bytes, where %d to %d were compared", asked, filepath.Base(path), st.Size, b.Size[0], b.Size[1])
+	}
+	if t := st.Mtim.Nano(); t < b.Time[0] || t > b.Time[1] {
+		return fmt.Sprintf("%s, and %s was modified on %s", asked, filepath.Base(path), time.Unix(0, t).UTC().Format(time.DateOnly))
+	}
+	return ""
+}
+
+// trustHint is the hint for a tool whose memory differs between preparations.
+const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"

@@ -1,0 +1,766 @@
+package hotstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/placeholder"
+	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/beneath"
+)
+
+// Prepare finds or makes a snapshot and proves it, if the Starter may start hot.
+// probe is one sample, as in Task.Inputs; Prepare uses only the head of a FASTQ file.
+// With a nil probe Prepare proves nothing, and a later Prepare with a probe does.
+// scratch is a directory on the run's file system; its content may be deleted
+// after Close.
+//
+// If the caller asked for hot starts and they are impossible, the error is an
+// *Unavailable. With Auto this is not an error, and Decision returns the reason.
+func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch string) error {
+	scratch, err := filepath.EvalSymlinks(scratch)
+	if err != nil {
+		return err
+	}
+	s.scratch = scratch
+	var samples map[string]string
+	if probe != nil {
+		dir := filepath.Join(scratch, "probe")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if samples, err = cutProbe(probe, dir, probeRecords); err != nil {
+			return err
+		}
+	}
+	p := &preparation{Starter: s, ctx: ctx, probe: samples, circumstances: newCircumstances()}
+	defer p.end()
+	switch s.opt.Start {
+	case Cold:
+		s.decide(Cold, "as asked")
+		return nil
+	case Hot:
+		return p.explicit()
+	case Auto:
+		return p.auto()
+	}
+	return fmt.Errorf("unknown kind of start %q", s.opt.Start)
+}
+
+// preparation is one call of Prepare.
+type preparation struct {
+	*Starter
+	ctx   context.Context
+	probe map[string]string
+
+	held       *stageHandle  // a template at hand
+	firstDir   string        // directory of the template that was frozen
+	loading    time.Time     // when it was begun
+	last       bool          // no later stop is tried after this one
+	behind     *program      // the tool proper behind a wrapper; nil: the command itself
+	coldDir    string        // directory of the probe's cold start
+	coldLooks  []look        // of the tool in it
+	coldOpened time.Duration // until it opened its input
+	coldTime   time.Duration // until its end
+	ready      ReadyKind     // event at which the template is held
+	moment     moment        // where ready is ReadyOpen
+	alike      []string      // inputs whose placeholders have the content of the probe's
+	snap       *Snapshot
+	looked     bool   // for a snapshot
+	second     *ahead // template, with which the first one is compared; nil: it is loaded later
+	early      bool   // the template is loaded beside the cold run
+	circumstances
+	loads int
+}
+
+func (p *preparation) end() {
+	if p.held != nil {
+		p.held.close(&p.stages)
+		p.held = nil
+	}
+}
+
+// try prepares hot starts. If the tool ended before it opened its input, the error is an
+// *InputError, unless the tool succeeds cold.
+func (p *preparation) try() error {
+	err := p.hot()
+	var ended *endedEarly
+	if !errors.As(err, &ended) {
+		return err
+	}
+	if p.probe == nil {
+		return &InputError{ended}
+	}
+	if err := p.runCold(); err != nil {
+		return err
+	}
+	return err
+}
+
+func (p *preparation) explicit() error {
+	err := p.try()
+	if err == nil {
+		p.decide(Hot, "as asked%s", p.provedNote())
+		return nil
+	}
+	if p.ctx.Err() != nil {
+		return err
+	}
+	var input *InputError
+	if errors.As(err, &input) {
+		return err
+	}
+	u := &Unavailable{Kind: Hot, Reason: err.Error()}
+	errors.As(err, &u)
+	if u.Way == "" {
+		u.Way = "use --start auto, which starts cold where a hot start is impossible"
+	}
+	return u
+}
+
+// auto settles on a hot start where that is possible.
+func (p *preparation) auto() error {
+	if reason := p.tooFew(); p.find() == nil && reason != "" {
+		p.decide(Cold, "%s", reason)
+		return nil
+	}
+	err := p.try()
+	if err == nil {
+		p.decide(Hot, "started from a snapshot%s", p.provedNote())
+		return nil
+	}
+	var input *InputError
+	if errors.As(err, &input) {
+		return err
+	}
+	if p.ctx.Err() != nil {
+		return p.ctx.Err()
+	}
+	var dear *notWorth
+	if errors.As(err, &dear) {
+		p.decide(Cold, "%s", dear)
+		return nil
+	}
+	reason := err.Error()
+	var u *Unavailable
+	if errors.As(err, &u) {
+		reason = u.Reason
+	}
+	p.decide(Cold, "not hot: %s", reason)
+	return nil
+}
+
+// worthRounds is the least number of rounds of tasks for which a snapshot may save time.
+// In a round, each slot of the run starts one task. Preparing takes as long as two or
+// three rounds.
+const worthRounds = 4
+
+// rounds returns the number of tasks that each slot of the run gets. It returns 0 if the
+// number of tasks is not known, or if the snapshot is for later runs.
+func (p *preparation) rounds() float64 {
+	if p.opt.Keep {
+		return 0
+	}
+	return float64(p.opt.Tasks) / float64(max(1, p.opt.Jobs))
+}
+
+// tooFew returns the reason why a snapshot would not save time for any tool, or "".
+func (p *preparation) tooFew() string {
+	if n := p.rounds(); n > 0 && n < worthRounds {
+		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Jobs))
+	}
+	return ""
+}
+
+// notWorth is the error for a snapshot that would not save time.
+type notWorth struct {
+	tasks   int
+	loading time.Duration
+}
+
+func (e *notWorth) Error() string {
+	return fmt.Sprintf("the tool comes to its input within %v: a snapshot for %d tasks would take longer than it saves", e.loading.Round(time.Millisecond), e.tasks)
+}
+
+// startTime is about the time that a hot start takes on a busy machine.
+const startTime = 20 * time.Millisecond
+
+// weigh compares the time that a snapshot costs with the time that it saves, by
+// the probe's cold start: the tool has to be loaded once more, its memory written,
+// and the probe started from the snapshot.
+func (p *preparation) weigh() error {
+	n := p.rounds()
+	if n == 0 || p.opt.Start != Auto || p.coldOpened == 0 {
+		return nil
+	}
+	opened := p.coldOpened
+	if p.moment.Open > 1 || p.ready != p.spec.Ready.Kind {
+		opened = p.coldTime // its first look at its input is not where it is stopped
+	}
+	costs := opened*5/2 + (p.coldTime - opened) + startTime
+	saves := time.Duration(n * float64(opened-startTime))
+	if saves < costs {
+		return &notWorth{p.opt.Tasks, opened}
+	}
+	return nil
+}
+
+func (p *preparation) provedNote() string {
+	if p.snap == nil {
+		return ""
+	}
+	memory := p.snap.MemoryProof.note()
+	if p.snap.Proved() {
+		return ": outputs for the probe were compared with a cold start, " + memory
+	}
+	return ": outputs were not compared yet, " + strings.Replace(memory, "memory too", "memory was", 1)
+}
+
+// find returns a valid snapshot, or nil. It searches the store only once.
+func (p *preparation) find() *Snapshot {
+	if !p.looked {
+		p.looked = true
+		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log))
+		if p.snap != nil && p.spec.Image == nil && p.snap.Whole() {
+			n := max(1, min(p.opt.Jobs, runtime.NumCPU()))
+			p.stages.warm(n, filepath.Join(p.snap.Dir, imageName))
+		}
+	}
+	return p.snap
+}
+
+func (p *preparation) use(snap *Snapshot) {
+	p.snap = snap
+	p.mu.Lock()
+	p.snapshot = snap
+	p.mu.Unlock()
+}
+
+// hot finds or makes a snapshot, and proves it.
+func (p *preparation) hot() error {
+	if p.host.noHot != "" {
+		return &Unavailable{Kind: Hot, Reason: p.host.noHot, Way: p.host.hint}
+	}
+	if p.find() == nil {
+		var early *ahead
+		if p.probe != nil {
+			early = p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1})
+			defer early.end()
+		}
+		err := p.findMoment()
+		if input := (*InputError)(nil); early != nil && errors.As(err, &input) {
+			early.end() // perhaps it was in the way
+			err = p.findMoment()
+		}
+		if err != nil {
+			return err
+		}
+		if err := p.weigh(); err != nil {
+			return err
+		}
+		early.adopt(p)
+		snap, err := p.take()
+		if err != nil {
+			return err
+		}
+		p.use(snap)
+	}
+	return p.prove()
+}
+
+// findMoment runs the probe cold, under watch, to find the open of its input at
+// which the tool has loaded its data. Without a probe it is the first.
+func (p *preparation) findMoment() error {
+	p.ready, p.moment = p.spec.Ready.Kind, moment{Open: 1}
+	if p.probe == nil {
+		return nil
+	}
+	if err := p.runCold(); err != nil {
+		return err
+	}
+	if p.ready != ReadyOpen {
+		return nil
+	}
+	p.moment = findMoment(p.coldLooks, p.spec.fileSize)
+	if p.moment.Open == 0 {
+		return &Unavailable{Kind: Hot, Reason: "the tool ended (exit status 0) before it came to its input"}
+	}
+	if float64(p.moment.Late) > (1-loadedShare)*float64(p.moment.Total) {
+		// It opens its input, loads its data, and only then reads.
+		p.ready = ReadyRead
+	}
+	return nil
+}
+
+// fileSize returns the size of a regular file that a tool sees at a path, or 0.
+func (spec Spec) fileSize(path string) int64 {
+	if spec.Image != nil && !slices.ContainsFunc(spec.Data, func(dir string) bool { return below(path, dir) }) {
+		path = filepath.Join(spec.Image.Root, path)
+	}
+	return fileSize(path)
+}
+
+// load brings a template to its input, unless there is one: number 0, which is frozen, or
+// 1, with which its memory is compared.
+func (p *preparation) load(number int) error {
+	if p.held != nil {
+		return nil
+	}
+	p.loads++
+	which := 'a'
+	if p.early {
+		which = 'b'
+	}
+	dir := filepath.Join(p.scratch, fmt.Sprintf("template-%d%c-%s", p.loads, which, p.names[number]))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	t := Task{Dir: dir, Inputs: p.probe}
+	if err := p.layOutTemplate(t, number); err != nil {
+		return err
+	}
+	t.Inputs = nil
+	cfg := p.config(t)
+	cfg.Role, cfg.Ready, cfg.Open, cfg.Early = roleLoad, p.ready, p.moment.Open, p.early
+	cfg.Seed = p.seed
+	cfg.Clock = p.clocks[number]
+	cfg.LastPid = 11_000 + 10_000*number + int(p.seed[0])
+	if b := p.behind; b != nil {
+		cfg.Exe, cfg.Argv, cfg.Env = b.Exe, b.Argv, b.Env
+		if cfg.Container != nil {
+			cfg.Container.Request.Env = b.Env
+		}
+	}
+	p.loading = time.Now()
+	st, err := p.Starter.openStage(cfg)
+	if err != nil {
+		return err
+	}
+	if err := st.await(p.ctx, evHeld); err != nil {
+		st.close(&p.stages)
+		return err
+	}
+	p.held = st
+	return nil
+}
+
+// placeholderText is the content of an input's placeholder if there is no probe. It is a
+// FASTQ record, since some tools check for an empty file before they load anything.
+const placeholderText = "@placeholder\nACGTACGTACGTACGT\n+\nIIIIIIIIIIIIIIII\n"
+
+// placeholderKind is the Kind of placeholderText.
+const placeholderKind = "FASTQ"
+
+// secondText is placeholderText of the second preparation.
+const secondText = "@second\nTTGCATTGCA\n+\nFFFFFFFFFF\n@third\nGGGGAC\n+\n######\n"
+
+// layOutTemplate makes a template's directory. Its inputs are regular files that the
+// tool does not read before the stop. If possible they differ from the probe's inputs
+// in size and content, so that the comparison of outputs finds a tool that keeps
+// something of its input from before the stop.
+func (p *preparation) layOutTemplate(t Task, number int) error {
+	if err := p.makeStreams(t.Dir); err != nil {
+		return err
+	}
+	p.alike = nil
+	for _, name := range p.spec.Inputs {
+		path, real := filepath.Join(t.Dir, name), t.Inputs[name]
+		if real == "" {
+			text := [...]string{placeholderText, secondText}[number]
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				return err
+			}
+		} else if cut, err := placeholder.Make(real, path, number, p.isPlain(name)); err != nil {
+			return &InputError{err}
+		} else if !cut && !p.asksOnly() {
+			p.alike = append(p.alike, name)
+		}
+		if p.asksOnly() {
+			_ = os.Truncate(path, [2]int64{1, LargeSize}[number]) // snap.Bounds has the size that it has then
+		}
+		then := placeholderTime(number)
+		if err := os.Chtimes(path, then, then); err != nil {
+			return err
+		}
+	}
+	return p.spec.give(t.Dir)
+}
+
+// asksOnly reports whether the tool opens no input before it is held.
+func (p *preparation) asksOnly() bool { return p.ready == ReadyOpen && p.moment.Open == 1 }
+
+// kinds describes the properties of the probe that the placeholders have too, where
+// the tool has read these.
+func (p *preparation) kinds(early []string) (map[string]string, error) {
+	if !slices.Contains(early, string(tracer.LookOpen)) {
+		return nil, nil
+	}
+	all := map[string]string{}
+	for _, name := range p.spec.Inputs {
+		real := p.probe[name]
+		if real == "" {
+			all[name] = placeholderKind
+			continue
+		}
+		var err error
+		if all[name], err = placeholder.Kind(real, p.isPlain(name)); err != nil {
+			return nil, &InputError{err}
+		}
+	}
+	return all, nil
+}
+
+// take loads a template and freezes it. It does so again if a file that the tool has
+// read changed during the load.
+func (p *preparation) take() (*Snapshot, error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		p.last = try == tries
+		snap, err := p.takeOnce()
+		var changed *changedMeanwhile
+		if !errors.As(err, &changed) || p.last {
+			return snap, err
+		}
+		p.end()
+		select {
+		case <-time.After(changed.wait):
+		case <-p.ctx.Done():
+			return nil, p.ctx.Err()
+		}
+	}
+}
+
+func (p *preparation) takeOnce() (*Snapshot, error) {
+	begun := time.Now()
+	err := p.load(0)
+	var ended *endedEarly
+	if errors.As(err, &ended) && p.ready == ReadyRead && p.spec.Ready.Kind == ReadyOpen {
+		// It does not take a FIFO for an input.
+		p.ready = ReadyOpen
+		err = p.load(0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if behind := p.held.held.Behind; behind != nil {
+		// The tool is loaded once more without its wrapper. The proof compares with
+		// a start through the wrapper.
+		wrapper := p.held.looks
+		p.end()
+		p.behind = behind
+		if err := p.load(0); err != nil {
+			return nil, err
+		}
+		if n := len(wrapper); n > 0 {
+			wrapper = wrapper[:n-1] // the last one is where it was held
+		}
+		p.held.looks = append(wrapper, p.held.looks...)
+	}
+	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
+	if err != nil {
+		return nil, p.noRoom(err)
+	}
+	first, loading := p.held.held, p.loading
+	snap.Loaded, snap.Behind = first.Loaded.Seconds(), p.behind
+	looks := p.held.looks
+	snap.Data, snap.Opened = p.moment.Total, p.moment.Total-p.moment.Late
+	if snap.Stop = string(p.ready); p.ready == ReadyOpen {
+		snap.Stop = fmt.Sprintf("open %d", p.moment.Open)
+	}
+	if p.ready == ReadyRead {
+		snap.Opened = opened(looks, p.spec.fileSize)
+	}
+	p.firstDir = p.held.dir
+	p.second = p.loadAhead(1, p.ready, p.moment)
+	defer p.second.end()
+	if err = p.fill(snap, first); err == nil {
+		snap.Seconds = time.Since(begun).Seconds()
+		err = snap.save()
+	}
+	var refused *refusal
+	if errors.As(err, &refused) && p.remember(snap, looks, refused.text) == nil {
+		return nil, err
+	}
+	var depends *dependence
+	if path := p.accessed(looks, loading); errors.As(err, &depends) && path != "" && !p.last {
+		return nil, errors.Join(&changedMeanwhile{path, 0}, snap.Remove())
+	}
+	if errors.As(err, &depends) && p.remember(snap, looks, depends.text) == nil {
+		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Way: trustHint}
+	}
+	if err != nil {
+		return nil, errors.Join(p.noRoom(err), snap.Remove())
+	}
+	return snap, nil
+}
+
+// remember keeps the reason why a tool cannot start hot in place of a snapshot,
+// so that later runs do not load it to find the same.
+func (p *preparation) remember(snap *Snapshot, looks []look, reason string) error {
+	defer snap.unlock()
+	p.end()
+	var err error
+	if snap.Fingerprint, err = newFingerprint(p.spec, nil, p.outside(looks)); err != nil {
+		return err
+	}
+	snap.Proof = &ProofState{Reason: reason, When: time.Now().UTC()}
+	return snap.discard()
+}
+
+// noRoom adds the store's path to an error that comes from a full disk.
+func (p *preparation) noRoom(err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
+	}
+	return err
+}
+
+// fill freezes the template into a snapshot.
+func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
+	templateDir, looks := p.held.dir, p.held.looks
+	if _, err := p.held.ask(p.ctx, request{Op: opFreeze, Dir: snap.Dir}); err != nil {
+		return err
+	}
+	p.end()
+	work := filepath.Join(snap.Dir, workName)
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return err
+	}
+	if err := copyDir(templateDir, work, p.spec.Inputs); err != nil {
+		return err
+	}
+	im, err := frozen.ReadFile(filepath.Join(snap.Dir, imageName))
+	if err != nil {
+		return err
+	}
+	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
+		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size to show that this changes nothing", strings.Join(snap.Early, ", "), p.alike[0]),
+			Way: "let the first sample, or the recipe's probe, be a file of several records or lines"}
+	}
+	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
+		return err
+	}
+	snap.Memory = im.PageBytes
+	outside := p.outside(looks)
+	if err := p.unwritten(outside); err != nil {
+		return err
+	}
+	if snap.Fingerprint, err = newFingerprint(p.spec, im.Paths(), outside); err != nil {
+		return err
+	}
+	if err := snap.Fingerprint.unchanged(p.loading); err != nil {
+		return err
+	}
+	if err := p.compareMemory(snap, first); err != nil {
+		return err
+	}
+	return snap.seal()
+}
+
+// javaCounters is part of the path of the directory in which each Java virtual machine of
+// a user has a file while it runs.
+const javaCounters = "/hsperfdata_"
+
+// outside leaves of a tool's looks those at files that belong to neither the task,
+// nor the machine, nor the image.
+func (p *preparation) outside(looks []look) []look {
+	dirs := append([]string{p.scratch, FixedDir}, unwatched...)
+	var left []look
+	for _, l := range looks {
+		in := func(dir string) bool { return below(l.Path, dir) }
+		switch {
+		case strings.Contains(l.Path, javaCounters):
+		case l.Input || l.Op == tracer.LookSocket || slices.ContainsFunc(dirs, in):
+		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
+		default:
+			left = append(left, l)
+		}
+	}
+	return left
+}
+
+// unwritten returns an error if a tool has written to a file outside its directory, since a
+// hot start would not write to it. A file that was opened for writing and not changed, for
+// example a database, counts as read.
+func (p *preparation) unwritten(looks []look) error {
+	for i, l := range looks {
+		if l.Op != tracer.LookWrite {
+			continue
+		}
+		var st unix.Stat_t
+		switch err := unix.Stat(l.Path, &st); {
+		case err != nil, st.Mode&unix.S_IFMT != unix.S_IFREG:
+			// It was removed, or is not a file.
+		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
+			if !p.last { // it may be a cache that is there now, or another process wrote to it
+				return &changedMeanwhile{l.Path, 2 * coarse}
+			}
+			return &refusal{fmt.Sprintf("the tool writes to %s before it opens its input, and a hot start would not", l.Path)}
+		}
+		looks[i].Op = tracer.LookOpen
+	}
+	return nil
+}
+
+// accessed returns the path of a file whose access time was set since the tool was loaded,
+// or "". Most file systems set the atime at the first read after a change, and once a day.
+// So a tool that keeps the result of stat(2) has another time in its second preparation,
+// and the same time in all later ones.
+func (p *preparation) accessed(looks []look, loading time.Time) string {
+	for _, l := range p.outside(looks) {
+		var st unix.Stat_t
+		if unix.Stat(l.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Atim.Nano() > loading.Add(-coarse).UnixNano() {
+			return l.Path
+		}
+	}
+	return ""
+}
+
+// prove starts the probe hot and cold and compares the outputs, unless the snapshot is
+// already proved or there is no probe.
+func (p *preparation) prove() error {
+	snap := p.snap
+	if snap.Proof != nil {
+		switch {
+		case snap.Quarantined():
+			return &Unavailable{Kind: Hot, Reason: quarantineText(snap.ID, Difference{snap.Proof.Sample, snap.Proof.Reason})}
+		case !snap.Proof.Equal:
+			return &Unavailable{Kind: Hot, Reason: snap.Proof.Reason}
+		}
+		return nil
+	}
+	if p.probe == nil {
+		return nil
+	}
+	if err := p.runCold(); err != nil {
+		return err
+	}
+	proof := &ProofState{When: time.Now().UTC()}
+	dir, exit, err := p.runProbe(Hot)
+	switch {
+	case err != nil && p.ctx.Err() != nil:
+		return p.ctx.Err()
+	case err != nil:
+		return &Unavailable{Kind: Hot, Reason: err.Error()} // may be passing: not recorded
+	case !exit.OK():
+		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (%s): %s", exit, lastWords(dir))
+	default:
+		if proof.Reason, err = compareDirs(p.coldDir, dir, p.spec, false); err != nil {
+			return err
+		}
+		if proof.Reason != "" {
+			proof.Reason = "outputs differ from those of a cold start: " + proof.Reason
+			note, err := p.differsFromItself()
+			if err != nil {
+				return err
+			}
+			proof.Reason += note
+		}
+	}
+	proof.Equal = proof.Reason == ""
+	snap.Proof = proof
+	if proof.Equal {
+		return snap.save()
+	}
+	if err := snap.discard(); err != nil {
+		return err
+	}
+	return &Unavailable{Kind: Hot, Reason: proof.Reason}
+}
+
+// differsFromItself runs the probe cold once more. It returns an addition to the reason
+// of a difference: whether two cold runs differ too.
+func (p *preparation) differsFromItself() (string, error) {
+	dir, exit, err := p.runProbe(Cold)
+	if err != nil {
+		return "", err
+	}
+	reason := ""
+	if exit.OK() {
+		if reason, err = compareDirs(p.coldDir, dir, p.spec, false); err != nil {
+			return "", err
+		}
+	}
+	if reason == "" {
+		return "", nil
+	}
+	return DiffersFromItself(reason), nil
+}
+
+// runCold runs the probe cold, once, for comparisons. A tool that fails is an
+// *InputError.
+func (p *preparation) runCold() error {
+	if p.coldDir != "" {
+		return nil
+	}
+	dir, exit, err := p.runProbe(Cold)
+	if err != nil {
+		return err
+	}
+	if !exit.OK() {
+		return &InputError{fmt.Errorf("the tool fails on the first sample even when started cold (%s): %s", exit, lastWords(dir))}
+	}
+	p.coldDir = dir
+	return nil
+}
+
+// runProbe runs the probe to its end and returns its directory.
+func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
+	// The proof has its own directory, since the directory of tasks hides its siblings.
+	parent, err := os.MkdirTemp(p.scratch, "prove-"+string(kind)+"-")
+	if err != nil {
+		return "", Exit{}, err
+	}
+	dir := filepath.Join(parent, "task")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", Exit{}, err
+	}
+	proc, err := p.start(p.ctx, kind, Task{Dir: dir, Inputs: p.probe, watch: kind == Cold, prove: kind == Hot})
+	if err != nil {
+		return dir, Exit{}, err
+	}
+	stop := context.AfterFunc(p.ctx, func() { proc.Signal(unix.SIGKILL) })
+	defer stop()
+	copied := make(chan error, 1)
+	go func() { copied <- saveStream(proc.Stdout, filepath.Join(parent, StdoutName)) }()
+	exit, err := proc.Wait()
+	if kind == Cold {
+		p.coldLooks, p.coldOpened, p.coldTime = proc.looks, proc.Latency, time.Since(proc.begun)
+	}
+	if cerr := <-copied; err == nil {
+		err = cerr
+	}
+	if err == nil && proc.Stdout != nil {
+		// Where the comparison looks for it; the FIFO has served.
+		err = beneath.Move(filepath.Join(parent, StdoutName), filepath.Join(dir, StdoutName), beneath.Volatile)
+	}
+	return dir, exit, err
+}
+
+// saveStream writes a streamed stdout to a file. It does nothing if from is nil.
+func saveStream(from *os.File, path string) error {
+	if from == nil {
+		return nil
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.Close()
+}

@@ -1,0 +1,145 @@
+package hotstart
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"premix/internal/hotstart/tracer"
+)
+
+// What package inplace shares with this one.
+
+// Look is one look of a tool at a file.
+type Look = look
+
+// FindMoment finds the look into an input at which a tool has loaded its data, by its looks
+// at files: the index of the look, or -1. before is the number of opens of data until then,
+// repeated ones included. late says that the tool opens much of its data after it.
+func FindMoment(looks []Look) (at, before int, late bool) {
+	m := findMoment(looks, fileSize)
+	for _, l := range looks[:max(m.At, 0)] {
+		if OpensData(l) {
+			before++
+		}
+	}
+	return m.At, before, float64(m.Late) > (1-loadedShare)*float64(m.Total)
+}
+
+// OpensData reports whether a look is the open of a file that counts as data.
+func OpensData(l Look) bool {
+	return l.Op == tracer.LookOpen && !l.Input && fileSize(l.Path) >= dataSize
+}
+
+// StampLook describes the part of a file that a tool has looked at.
+func StampLook(l Look) (Stamp, error) { return lookStamp(l) }
+
+// StampFile describes a file and its content.
+func StampFile(path string) (Stamp, error) { return stampFile(path) }
+
+// StampOwn describes a file by its size, times and inode.
+func StampOwn(path string) (Stamp, error) { return statStamp(path) }
+
+// Check compares a file with its stamp. A difference is a *Mismatch.
+func (s Stamp) Check() error { return s.check() }
+
+// HostFingerprint describes this machine.
+func HostFingerprint() (Fingerprint, error) { return hostFingerprint(Spec{}) }
+
+// CheckHost compares a fingerprint with this machine. A difference is a *Mismatch.
+func (fp Fingerprint) CheckHost() error {
+	now, err := HostFingerprint()
+	if err != nil {
+		return err
+	}
+	return fp.compareHost(now)
+}
+
+// CanTrace returns an error and a hint if this user cannot trace a child process. Hot
+// starts are then impossible.
+func CanTrace() (hint string, err error) {
+	h := probeHost()
+	if h.noHot != "" {
+		return h.hint, &Unavailable{Kind: Hot, Reason: h.noHot, Way: h.hint}
+	}
+	return "", nil
+}
+
+// OfMachine reports whether a path describes the machine or the process itself, and is not
+// a data file.
+func OfMachine(path string) bool {
+	path = filepath.Clean(path)
+	for _, dir := range unwatched {
+		if below(path, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// Below reports whether a path is a directory or lies in it.
+func Below(path, dir string) bool { return below(path, dir) }
+
+// FindProgram finds a program by the PATH of an environment.
+func FindProgram(name string, env []string) (string, error) { return lookPath(name, env) }
+
+// ReadAhead returns a function that reads a page file while a started tool runs, and then
+// closes the file. The function is nil if most of the file is in memory. single reports
+// whether the tool must read single pages of the file.
+func ReadAhead(pages *os.File) (single bool, read func(), err error) {
+	p, cold, err := newPager(pages)
+	if err != nil || !cold {
+		return false, nil, err
+	}
+	return p.single(), p.run, nil
+}
+
+// LastWords returns the last line of a text of messages, shortened if it is long.
+func LastWords(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return clip(lines[len(lines)-1], 300)
+}
+
+// Processes returns a process and all its descendants, parents first.
+func Processes(pid int) ([]int, error) { return tree(pid) }
+
+// NewSnapshotIn makes a new directory for a snapshot in a store, locked against removal,
+// and sweeps the store.
+func NewSnapshotIn(store, key string) (*Snapshot, error) {
+	if err := CheckStore(store); err != nil {
+		return nil, err
+	}
+	sweep(store)
+	dir, err := os.MkdirTemp(store, key+"-") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{Version: metaVersion, ID: filepath.Base(dir), Key: key, Created: time.Now().UTC(), Dir: dir}
+	return s, s.lockShared()
+}
+
+// SnapshotForm is the version of the description of a Snapshot.
+const SnapshotForm = metaVersion
+
+// SnapshotName is the name of the description in the directory of a Snapshot.
+const SnapshotName = metaName
+
+// Lock guards the snapshot against removal until Unlock.
+func (s *Snapshot) Lock() error { return s.lockShared() }
+
+// Unlock undoes Lock.
+func (s *Snapshot) Unlock() { s.unlock() }
+
+// Intact compares the snapshot's files with their recorded stamps. A difference is a
+// *Damaged.
+func (s *Snapshot) Intact() error { return s.verify(false) }
+
+// Seal notes the state of the snapshot's files.
+func (s *Snapshot) Seal() error { return s.seal() }
+
+// ImagePath returns the path of the frozen process.
+func (s *Snapshot) ImagePath() string { return filepath.Join(s.Dir, imageName) }
+
+// PagePath returns the path of the page file.
+func (s *Snapshot) PagePath() string { return s.pagePath() }

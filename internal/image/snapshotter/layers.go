@@ -1,0 +1,290 @@
+package snapshotter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"premix/internal/image"
+	"premix/internal/kit/mountinfo"
+	"premix/internal/node"
+	"premix/internal/store/object"
+	"premix/internal/store/tree"
+)
+
+const (
+	// quietFor is how long origins that did not answer are not asked again: an image
+	// has many layers.
+	quietFor = time.Minute
+	// mountsAtOnce limits the trees that are mounted again concurrently.
+	mountsAtOnce = 4
+)
+
+// layers holds the trees of lazy snapshots. Their mounts belong to the node.
+type layers struct {
+	dir     string // directory of the mounts
+	request func(ref string) node.MountRequest
+	lookUp  time.Duration
+	record  string // directory for profiles; "" if none are recorded
+	log     *slog.Logger
+	wanted  func(context.Context) ([]object.Digest, error) // trees of all snapshots
+
+	repair sync.Mutex // held while missing mounts are made again
+
+	mu      sync.Mutex
+	finding int       // running calls of find, and those whose snapshot is not committed yet: no sweep runs then
+	owed    bool      // a sweep was postponed
+	quiet   time.Time // no origin is asked before this time
+	closed  bool
+	sweeps  sync.WaitGroup // postponed sweeps that are running
+}
+
+// path returns the mount point of a tree.
+func (l *layers) path(d object.Digest) string { return node.AttachedPath(l.dir, d) }
+
+// errNoTree means that containerd has to pull a layer.
+var errNoTree = errors.New("no tree for this layer")
+
+// find mounts the tree of a layer with this chain id. The mount stays until release is
+// called, and afterwards if a snapshot has it. All errors mean that the layer has to be
+// pulled, and have been logged.
+func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.Digest, release func(), err error) {
+	hex, ok := strings.CutPrefix(chain, "sha256:")
+	if _, err := object.ParseDigest(hex); !ok || err != nil {
+		return object.Digest{}, nil, errNoTree // an algorithm that stores do not use
+	}
+	l.mu.Lock()
+	if time.Now().Before(l.quiet) {
+		l.mu.Unlock()
+		return object.Digest{}, nil, errNoTree
+	}
+	l.finding++
+	l.mu.Unlock()
+	defer func() {
+		if err != nil {
+			l.found()
+		}
+	}()
+	refs := []tree.Ref{image.ChainRef(chain)}
+	if lowest {
+		refs = append(refs, image.LayerRef(chain)) // its chain id is its diff id
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, l.lookUp, errSlow)
+	defer cancel()
+	for _, ref := range refs {
+		m, err := l.attach(ctx, ref)
+		if err == nil {
+			if m.Note != "" {
+				l.log.Warn(m.Note)
+			}
+			return m.Tree, l.found, nil
+		}
+		if node.IsKind(err, node.KindNoTree) {
+			continue
+		}
+		l.log.Warn("a layer is pulled, since its tree cannot be mounted", "chain", chain, "error", err)
+		if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
+			l.log.Warn("all layers are pulled for a while", "for", quietFor)
+			l.mu.Lock()
+			l.quiet = time.Now().Add(quietFor)
+			l.mu.Unlock()
+		}
+		return object.Digest{}, nil, errNoTree
+	}
+	return object.Digest{}, nil, errNoTree
+}
+
+var errSlow = errors.New("no origin has answered in time")
+
+// found ends a call of find.
+func (l *layers) found() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finding--
+	if l.finding > 0 || !l.owed || l.closed {
+		return
+	}
+	l.owed = false
+	l.sweeps.Go(func() {
+		if err := l.sweep(context.Background()); err != nil {
+			l.log.Error("unmount trees without a snapshot", "error", err)
+		}
+	})
+}
+
+// close waits for background work.
+func (l *layers) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.sweeps.Wait()
+}
+
+func (l *layers) attach(ctx context.Context, ref tree.Ref) (*node.Mounted, error) {
+	r := l.request(ref.String())
+	r.Within = l.dir
+	if l.record != "" && ref.Digest.IsZero() {
+		r.Record = filepath.Join(l.record, path.Base(ref.Name)+".jsonl")
+	}
+	return node.Attach(ctx, r)
+}
+
+// ensure mounts missing trees again: after a reboot, after both processes of the node
+// died, or after they were unmounted by another program.
+func (l *layers) ensure(ctx context.Context, trees []object.Digest) error {
+	missing, err := l.missing(ctx, trees)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	l.repair.Lock()
+	defer l.repair.Unlock()
+	if missing, err = l.missing(ctx, missing); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(mountsAtOnce)
+	for _, d := range missing {
+		g.Go(func() error {
+			err := l.unmount(ctx, l.path(d))
+			if err == nil {
+				_, err = l.attach(ctx, tree.Ref{Name: "layer", Digest: d})
+			}
+			if err != nil {
+				return unavailable(fmt.Errorf("layer in tree %s: %w", d.Short(), err))
+			}
+			l.log.Info("mounted again", "tree", d.Short())
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// unavailable makes err an error that containerd considers temporary.
+func unavailable(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable) }
+
+// missing returns the trees that are not mounted by a live node.
+func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.Digest, error) {
+	if len(trees) == 0 {
+		return nil, nil
+	}
+	c, err := node.ReadConfig()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	// A starting node mounts again the mounts of a dead one.
+	client, _, err := node.Start(ctx, c)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	status, err := client.Status(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	table, err := mountinfo.Read()
+	if err != nil {
+		return nil, err
+	}
+	serves := map[string]object.Digest{}
+	for _, m := range status.Mounts {
+		if m.Error == "" {
+			serves[m.Dir] = m.Tree
+		}
+	}
+	var missing []object.Digest
+	for _, d := range trees {
+		path := l.path(d)
+		if serves[path] != d || mountinfo.Top(table, path) == nil {
+			missing = append(missing, d)
+		}
+	}
+	return missing, nil
+}
+
+// unmount unmounts a directory below l.dir, whichever process has mounted it. Programs
+// that use the mount continue to read.
+func (l *layers) unmount(ctx context.Context, path string) error {
+	if _, err := node.Umount(ctx, path, true); err != nil && !node.IsKind(err, node.KindNotMounted) {
+		return err
+	}
+	for {
+		table, err := mountinfo.Read()
+		if err != nil {
+			return err
+		}
+		if mountinfo.Top(table, path) == nil {
+			return nil
+		}
+		// Nothing is left of the node, not even its journal.
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
+// sweep unmounts trees without a snapshot. It is postponed while find is running.
+func (l *layers) sweep(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.finding > 0 {
+		l.owed = true
+		return nil
+	}
+	trees, err := l.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, d := range trees {
+		keep[l.path(d)] = true
+	}
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(l.dir, e.Name())
+		if keep[path] {
+			continue
+		}
+		err := l.unmount(ctx, path)
+		if err == nil {
+			err = os.Remove(path) // fails if it is not empty
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// usage returns the space of a tree in the node's cache.
+func (l *layers) usage(ctx context.Context, text string) snapshots.Usage {
+	d, err := object.ParseDigest(text)
+	if err != nil {
+		return snapshots.Usage{}
+	}
+	status, err := node.NewClient(node.Dir()).Status(ctx)
+	if err != nil {
+		return snapshots.Usage{} // without a node it is unknown, which is not an error
+	}
+	for _, m := range status.Mounts {
+		if m.Dir == l.path(d) {
+			return snapshots.Usage{Size: m.Present}
+		}
+	}
+	return snapshots.Usage{}
+}

@@ -1,0 +1,509 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"premix/internal/store/tree"
+)
+
+// source is an image to be added, in any of its forms.
+type source struct {
+	dir      string // an existing root; the other fields are then not set
+	name     string // its own name, "" if it has none
+	config   []byte
+	manifest []byte // nil if there is none
+	layers   []blob // lowest first
+	far      bool   // layers must be fetched once, and not read twice
+}
+
+// blob is a layer of a source.
+type blob struct {
+	diffID    string
+	digest    string // of the bytes that open returns, "" if only the diff id is known
+	size      int64  // of these bytes, 0 if it is unknown
+	mediaType string
+	open      func() (io.ReadCloser, error)
+}
+
+func (b *blob) String() string { return "layer " + short(b.diffID) }
+
+// short returns the beginning of a digest, for messages.
+func short(digest string) string {
+	return fmt.Sprintf("%.19s", digest)
+}
+
+// find finds a source. It reads only manifest and configuration.
+func find(ctx context.Context, where string, platform v1.Platform) (*source, error) {
+	scheme, rest, _ := strings.Cut(where, ":")
+	switch {
+	case scheme == "oci" && !strings.HasPrefix(rest, "//"):
+		return findLayout(rest, platform)
+	case scheme == "docker-archive":
+		return findArchive(rest)
+	case scheme == "docker" && strings.HasPrefix(rest, "//"):
+		return findRemote(ctx, rest[2:], platform)
+	case scheme == "dir":
+		return findDir(rest)
+	}
+	st, err := os.Stat(where)
+	switch {
+	case err == nil && st.IsDir():
+		if _, err := os.Stat(filepath.Join(where, "oci-layout")); err == nil {
+			return nil, &Error{Kind: Usage, Reason: where + " is an OCI layout, not a root", Way: "oci:" + where + " adds the image in it, dir:" + where + " the directory as it is"}
+		}
+		return findDir(where)
+	case err == nil:
+		return nil, &Error{Kind: Usage, Reason: where + " is a file", Way: "docker-archive:" + where + " adds an archive of docker save"}
+	case strings.HasPrefix(where, "/") || strings.HasPrefix(where, "."):
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	return findRemote(ctx, where, platform)
+}
+
+const sourceWay = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/NAME:TAG, or a directory"
+
+const saveWay = "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first"
+
+// dirWay returns the hint for adding a directory.
+func dirWay(dir string) string {
+	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err == nil {
+		return "it is an OCI layout: oci:" + dir + " adds the image in it"
+	}
+	return "dir:" + dir + " adds the directory as it is"
+}
+
+func findDir(dir string) (*source, error) {
+	st, err := os.Stat(dir)
+	if err == nil && !st.IsDir() {
+		err = fmt.Errorf("%s is not a directory", dir)
+	}
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	return &source{dir: dir}, nil
+}
+
+// findLayout finds an image in DIR, DIR:NAME or DIR@DIGEST.
+func findLayout(where string, platform v1.Platform) (*source, error) {
+	dir, pick := where, ""
+	if _, err := os.Stat(dir); err != nil {
+		if i := strings.LastIndexByte(where, '@'); i > 0 {
+			dir, pick = where[:i], where[i+1:]
+		} else {
+			dir, pick = splitName(where)
+		}
+	}
+	l, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
+	}
+	index, err := l.ImageIndex()
+	if err == nil {
+		_, err = index.IndexManifest()
+	}
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
+	}
+	im, desc, err := choose(index, platform, pick)
+	if err != nil {
+		return nil, err
+	}
+	s, err := fromImage(im, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	s.name = refName(desc)
+	return s, nil
+}
+
+// splitName splits PATH or PATH:NAME. Both may contain slashes and colons, so the path
+// is the part that exists.
+func splitName(where string) (path, name string) {
+	for i := range len(where) {
+		if where[i] != ':' {
+			continue
+		}
+		if _, err := os.Stat(where[:i]); err == nil {
+			if _, err := os.Stat(where); err == nil {
+				break
+			}
+			return where[:i], where[i+1:]
+		}
+	}
+	return where, ""
+}
+
+const layoutWay = "skopeo copy docker://NAME:TAG oci:DIR writes one"
+
+// notLayoutWay returns the hint for a path that is not a layout.
+func notLayoutWay(path string) string {
+	switch st, err := os.Stat(path); {
+	case err != nil:
+		return sourceWay
+	case st.IsDir():
+		return dirWay(path)
+	}
+	return "docker-archive:" + path + " adds an archive of docker save"
+}
+
+// Annotations with the name of an image in a layout.
+const (
+	refAnnotation        = "org.opencontainers.image.ref.name"
+	containerdAnnotation = "io.containerd.image.name"
+)
+
+func refName(d *v1.Descriptor) string {
+	for _, n := range []string{d.Annotations[containerdAnnotation], d.Annotations[refAnnotation]} {
+		if strings.Contains(n, ":") { // others contain the tag only
+			return familiar(n)
+		}
+	}
+	return ""
+}
+
+// familiar returns a reference without the parts that are optional for Docker's own
+// registry.
+func familiar(ref string) string {
+	for _, p := range []string{"index.docker.io/", "docker.io/", "library/"} {
+		ref = strings.TrimPrefix(ref, p)
+	}
+	return ref
+}
+
+// choose returns the one image of an index, and of indexes within it, that matches.
+func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *v1.Descriptor, error) {
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+	}
+	var fits, all []v1.Descriptor
+	for _, d := range m.Manifests {
+		if d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+			continue
+		}
+		if pick != "" && d.Digest.String() != pick && d.Annotations[refAnnotation] != pick && d.Annotations[containerdAnnotation] != pick {
+			continue
+		}
+		all = append(all, d)
+		if d.MediaType.IsIndex() || d.Platform == nil || d.Platform.Satisfies(platform) {
+			fits = append(fits, d)
+		}
+	}
+	var has []string
+	for _, d := range all {
+		if d.Platform != nil {
+			has = append(has, d.Platform.String())
+		} else {
+			has = append(has, d.Digest.String())
+		}
+	}
+	switch {
+	case len(all) == 0 && pick == "":
+		return nil, nil, &Error{Kind: Usage, Reason: "there is no image in the layout", Way: layoutWay}
+	case len(all) == 0:
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
+	case len(fits) == 0:
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), Way: "name one with --platform: " + strings.Join(has, ", ")}
+	case len(fits) > 1:
+		var names []string
+		for _, d := range fits {
+			names = append(names, cmpOr(d.Annotations[refAnnotation], d.Digest.String()))
+		}
+		return nil, nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), Way: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
+	}
+	d := fits[0]
+	if d.MediaType.IsIndex() {
+		sub, err := index.ImageIndex(d.Digest)
+		if err != nil {
+			return nil, nil, explain("index "+short(d.Digest.String()), err)
+		}
+		im, inner, err := choose(sub, platform, "")
+		if err == nil && inner.Annotations[refAnnotation] == "" {
+			inner.Annotations = d.Annotations
+		}
+		return im, inner, err
+	}
+	im, err := index.Image(d.Digest)
+	if err != nil {
+		return nil, nil, explain("manifest "+short(d.Digest.String()), err)
+	}
+	return im, &d, nil
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// fromImage returns the source of an image with a manifest of a known digest.
+func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
+	s := &source{}
+	var err error
+	if s.manifest, err = im.RawManifest(); err != nil {
+		return nil, explain("manifest "+short(digest.String()), err)
+	}
+	if err := check("the manifest", s.manifest, digest.String()); err != nil {
+		return nil, err
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(s.manifest))
+	if err != nil {
+		return nil, &Error{Kind: Damaged, Reason: "the manifest is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+	}
+	if s.config, err = im.RawConfigFile(); err != nil {
+		return nil, explain("configuration "+short(m.Config.Digest.String()), err)
+	}
+	if err := check("the configuration", s.config, m.Config.Digest.String()); err != nil {
+		return nil, err
+	}
+	ids, err := diffIDs(s.config, len(m.Layers))
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range m.Layers {
+		b := blob{diffID: ids[i], digest: d.Digest.String(), size: d.Size, mediaType: string(d.MediaType)}
+		b.open = func() (io.ReadCloser, error) {
+			l, err := im.LayerByDigest(d.Digest)
+			if err != nil {
+				return nil, err
+			}
+			return l.Compressed()
+		}
+		s.layers = append(s.layers, b)
+	}
+	return s, nil
+}
+
+// diffIDs returns the n diff ids in a configuration.
+func diffIDs(config []byte, n int) ([]string, error) {
+	c, err := parseConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.RootFS.DiffIDs) != n {
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration lists %d", n, len(c.RootFS.DiffIDs)), Way: "build or fetch the image again"}
+	}
+	var ids []string
+	for _, h := range c.RootFS.DiffIDs {
+		if raw, err := hex.DecodeString(h.Hex); h.Algorithm != "sha256" || err != nil || len(raw) != sha256.Size {
+			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is not a SHA-256", h), Way: "build the image again with another tool"}
+		}
+		ids = append(ids, h.String())
+	}
+	return ids, nil
+}
+
+// check compares content with a digest.
+func check(what string, content []byte, digest string) error {
+	if got := sum(content); got != digest {
+		return wrongDigest(what, digest, got)
+	}
+	return nil
+}
+
+func sum(content []byte) string {
+	s := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(s[:])
+}
+
+func wrongDigest(what, want, got string) error {
+	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s does not match its digest: it has %s instead of %s", what, got, want), Way: "nothing was added; build or fetch the image again"}
+}
+
+// findArchive finds the image in FILE or FILE:NAME of docker save.
+func findArchive(where string) (*source, error) {
+	file, pick := splitName(where)
+	st, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	case st.IsDir():
+		return nil, &Error{Kind: Usage, Reason: file + " is a directory", Way: dirWay(file)}
+	case !st.Mode().IsRegular(): // other files could be read only once
+		return nil, &Error{Kind: Usage, Reason: file + " is not a regular file", Way: saveWay}
+	case st.Size() == 0:
+		return nil, &Error{Kind: Usage, Reason: file + " is empty", Way: saveWay}
+	}
+	opener := func() (io.ReadCloser, error) { return os.Open(file) }
+	list, err := tarball.LoadManifest(opener)
+	if err == nil && len(list) == 0 {
+		err = errors.New("its manifest lists no image")
+	}
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an archive of docker save: %v", file, err), Way: saveWay, Err: err}
+	}
+	var tags []string
+	for _, d := range list {
+		tags = append(tags, d.RepoTags...)
+	}
+	var tag *name.Tag
+	switch {
+	case pick != "":
+		t, err := name.NewTag(pick)
+		if err != nil {
+			return nil, &Error{Kind: Usage, Reason: err.Error(), Way: "docker-archive:FILE:NAME:TAG", Err: err}
+		}
+		tag = &t
+		if !slices.ContainsFunc(tags, func(s string) bool {
+			has, err := name.NewTag(s)
+			return err == nil && has.Name() == t.Name()
+		}) {
+			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in %s", pick, file), Way: "there are: " + cmpOr(strings.Join(tags, ", "), "none with a name; docker-archive:"+file+" adds one")}
+		}
+	case len(list) > 1:
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there are several images in %s: %s", file, strings.Join(tags, ", ")), Way: "name one: docker-archive:" + file + ":NAME:TAG"}
+	}
+	im, err := tarball.Image(opener, tag)
+	if err != nil {
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", file, err), Way: "docker save it again", Err: err}
+	}
+	s := &source{}
+	if s.config, err = im.RawConfigFile(); err != nil {
+		return nil, explain("the image's configuration", err)
+	}
+	layers, err := im.Layers()
+	if err != nil {
+		return nil, explain("the image's layers", err)
+	}
+	ids, err := diffIDs(s.config, len(layers))
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range layers {
+		s.layers = append(s.layers, blob{diffID: ids[i], open: l.Uncompressed})
+	}
+	if pick != "" {
+		s.name = familiar(pick)
+	} else if len(tags) == 1 {
+		s.name = familiar(tags[0])
+	}
+	return s, nil
+}
+
+// findRemote finds an image in a registry.
+func findRemote(ctx context.Context, where string, platform v1.Platform) (*source, error) {
+	ref, err := name.ParseReference(where)
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
+	if err != nil {
+		err = RemoteError(ctx, ref.String(), err)
+		var known *Error
+		if errors.As(err, &known) && known.Kind == Unreachable && !strings.Contains(where, ":") {
+			known.Way += "; a source in a directory is written with ./ or dir:"
+		}
+		return nil, err
+	}
+	im, err := desc.Image()
+	if err != nil {
+		return nil, RemoteError(ctx, ref.String(), err)
+	}
+	digest, err := im.Digest()
+	if err != nil {
+		return nil, RemoteError(ctx, ref.String(), err)
+	}
+	s, err := fromImage(im, digest)
+	if err != nil {
+		var known *Error
+		if errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, RemoteError(ctx, ref.String(), err)
+	}
+	s.far = true
+	for i := range s.layers {
+		open := s.layers[i].open
+		s.layers[i].open = func() (io.ReadCloser, error) {
+			r, err := open()
+			if err != nil {
+				return nil, RemoteError(ctx, ref.String(), err)
+			}
+			return r, nil
+		}
+	}
+	if tag, ok := ref.(name.Tag); ok {
+		s.name = familiar(tag.Name())
+	}
+	return s, nil
+}
+
+// RemoteError converts an error of a request to a registry.
+func RemoteError(ctx context.Context, what string, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", what, err), Err: err,
+		Way: "check that the registry can be reached"}
+	var answer *transport.Error
+	if errors.As(err, &answer) {
+		switch {
+		case answer.StatusCode == 401 || answer.StatusCode == 403:
+			e.Way = "log in as for docker: credentials are taken from ~/.docker/config.json"
+		case answer.StatusCode == 429:
+			e.Way = "the registry limits requests: log in, or wait"
+		case answer.StatusCode == 404:
+			e.Kind, e.Way = Usage, "the registry does not have it: check name and tag"
+		}
+	}
+	return e
+}
+
+// parsePlatform parses OS/ARCHITECTURE[/VARIANT]; "" means this machine's.
+func parsePlatform(s string) (v1.Platform, error) {
+	if s == "" {
+		return v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, nil
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a platform", s), Way: "write it as in linux/amd64 or linux/arm64/v8"}
+	}
+	p := v1.Platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		p.Variant = parts[2]
+	}
+	return p, nil
+}
+
+// reference returns the name of an image: the given one, or its own.
+func reference(given *tree.Ref, own string) (tree.Ref, error) {
+	if given == nil {
+		if own == "" {
+			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", Way: "give it a name: premix image add SOURCE NAME:TAG"}
+		}
+		ref, err := tree.ParseRef(own)
+		if err != nil {
+			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name is not valid here: %v", err), Way: "give it a name: premix image add SOURCE NAME:TAG", Err: err}
+		}
+		given = &ref
+	}
+	if given.Tag == "" {
+		return tree.Ref{}, &Error{Kind: Usage, Reason: given.String() + " names a digest", Way: "name a tag: " + given.Name + ":" + tree.DefaultTag}
+	}
+	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
+		if strings.HasPrefix(given.Name, p) {
+			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("an image cannot be named %s", given), Way: "names with " + p + " are reserved for parts of images: choose another one"}
+		}
+	}
+	return *given, nil
+}

@@ -1,0 +1,324 @@
+package fuse_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/unmount"
+	"premix/internal/lazyfs/fuse"
+)
+
+// Servers of these tests are processes of their own: a process that reads from its
+// own mount cannot be killed while it does. They are this binary executed again.
+const serverEnv = "PREMIX_FUSE_TEST_SERVER"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(serverEnv); text != "" {
+		if err := serverMain(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	before := mounts()
+	code := m.Run()
+	if after := mounts(); after != before {
+		fmt.Fprintf(os.Stderr, "%d mounts before the tests, %d after\n", before, after)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// source is what the mounts of this test, and of no other that runs beside it, have
+// for one in mountinfo.
+var source = fmt.Sprintf("premix-fuse-test-%d-end", os.Getpid())
+
+func mounts() int {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		panic(err)
+	}
+	return strings.Count(string(table), source)
+}
+
+// setup tells a server what to do.
+type setup struct {
+	Name    string // Options.Name; launch knows it
+	Tree    bool
+	Dir     string
+	File    string        // the image
+	State   []byte        // resume the connection on descriptor 3
+	Timeout time.Duration // Options.Timeout
+	// Faults of the image.
+	Delay    time.Duration // up to this, before a read
+	Bad      [2]int64      // reads of bytes from the first up to the second fail
+	Hang     [2]int64      // reads of these wait until they are given up
+	InFlight int
+}
+
+// started is what a server says when it serves.
+type started struct {
+	FD    int
+	State []byte
+	Err   string
+	No    int // the errno in it
+	Hint  string
+}
+
+// faultyFile is an image with faults.
+type faultyFile struct {
+	setup
+	f    *os.File
+	size int64
+	hung atomic.Int64 // reads that wait now, because of setup.Hang
+}
+
+// figures is what a server answers when it is asked.
+type figures struct {
+	fuse.Stats
+	Hung int64
+}
+
+func (i *faultyFile) Size() int64 { return i.size }
+
+var errBad = errors.New("a bad place")
+
+func (i *faultyFile) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	in := func(r [2]int64) bool { return off < r[1] && off+int64(len(p)) > r[0] }
+	if i.Delay > 0 {
+		time.Sleep(rand.N(i.Delay))
+	}
+	if in(i.Bad) {
+		return 0, errBad
+	}
+	if in(i.Hang) {
+		i.hung.Add(1)
+		defer i.hung.Add(-1)
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return i.f.ReadAt(p, off)
+}
+
+func serverMain(text string) error {
+	var s setup
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	f, err := os.Open(s.File)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	img := &faultyFile{setup: s, f: f, size: st.Size()}
+	opts := fuse.Options{Name: s.Name, Timeout: s.Timeout, InFlight: s.InFlight, Log: func(m string) { fmt.Fprintln(os.Stderr, m) }}
+	var server *fuse.Server
+	switch {
+	case s.State != nil:
+		server, err = fuse.Resume(os.NewFile(3, "/dev/fuse"), s.State, img, opts)
+	case s.Tree:
+		server, err = fuse.MountTree(s.Dir, img, opts)
+	default:
+		server, err = fuse.MountImage(s.Dir, img, opts)
+	}
+	var say started
+	if err != nil {
+		say.Err = err.Error()
+		var no unix.Errno
+		if errors.As(err, &no) {
+			say.No = int(no)
+		}
+		var hint interface{ Hint() string }
+		if errors.As(err, &hint) {
+			say.Hint = hint.Hint()
+		}
+	} else {
+		say.State = server.State()
+		raw, err := server.File().SyscallConn()
+		if err != nil {
+			return err
+		}
+		// The server may end, and close it, at this moment. Then there is nobody who
+		// would ask for it.
+		_ = raw.Control(func(fd uintptr) { say.FD = int(fd) })
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(say); err != nil || say.Err != "" {
+		return err
+	}
+	// The end of standard input is the end of the test; other lines ask for figures.
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		if err := json.NewEncoder(os.Stdout).Encode(figures{server.Stats(), img.hung.Load()}); err != nil {
+			return err
+		}
+	}
+	// There is no waiting for the end: somebody on this machine may have made a mount
+	// namespace with a copy of the mount, and keep it for long.
+	return server.Close()
+}
+
+// server is a running one, as the test sees it.
+type server struct {
+	started
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ask   io.Writer
+	out   *json.Decoder
+}
+
+// launch starts a server; prepare may change how.
+func launch(t *testing.T, s setup, prepare func(*exec.Cmd)) *server {
+	t.Helper()
+	s.Name = source
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), serverEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if prepare != nil {
+		prepare(cmd)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	srv := &server{cmd: cmd, stdin: stdin, ask: stdin, out: json.NewDecoder(stdout)}
+	if err := srv.out.Decode(&srv.started); err != nil {
+		t.Fatalf("the server said nothing: %v, %v", err, cmd.Wait())
+	}
+	return srv
+}
+
+// serve starts a server for the length of a test.
+func serve(t *testing.T, s setup) *server {
+	t.Helper()
+	needRoot(t)
+	srv := launch(t, s, nil)
+	if srv.Err != "" {
+		t.Fatal(srv.Err)
+	}
+	t.Cleanup(func() { srv.stop(t) })
+	return srv
+}
+
+// stop has the server unmount and end.
+func (s *server) stop(t *testing.T) {
+	t.Helper()
+	_ = s.stdin.Close()
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("the server ended badly: %v", err)
+	}
+}
+
+// kill ends the server as nothing can be caught.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+func (s *server) stats(t *testing.T) figures {
+	t.Helper()
+	var st figures
+	if _, err := io.WriteString(s.ask, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.out.Decode(&st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// device takes a duplicate of the server's /dev/fuse, as a supervisor has one.
+func (s *server) device(t *testing.T) *os.File {
+	t.Helper()
+	pid, err := unix.PidfdOpen(s.cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pid)
+	fd, err := unix.PidfdGetfd(pid, s.FD, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), "/dev/fuse")
+}
+
+// waitFor waits for something that others do.
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
+		}
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+}
+
+// mountErofs mounts the image that a server shows, for the length of a test.
+func mountErofs(t *testing.T, image string) string {
+	t.Helper()
+	dir := t.TempDir()
+	err := unix.Mount(image, dir, "erofs", unix.MS_RDONLY, "directio")
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOTBLK) {
+		t.Skipf("this kernel does not mount EROFS from a file: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unmount.Dir(dir); err != nil {
+			t.Errorf("unmount: %v", err)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return dir
+}
+
+// asNobody has a command run as an ordinary user.
+func asNobody(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		t.Skipf("there is no user nobody: %v", err)
+	}
+	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+}

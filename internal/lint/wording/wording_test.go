@@ -1,0 +1,171 @@
+package wording
+
+import (
+	"bytes"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// habit is a way of writing that CONTRIBUTING.md forbids.
+type habit struct {
+	name    string
+	pattern string
+	rate    float64 // how often it may stand in 1,000 lines
+}
+
+// habits have twice the highest rate of eight well-kept projects: age, restic,
+// go-containerregistry, go-fuse, containerd, tailscale, caddy and perkeep.
+var habits = []habit{
+	{"what as a noun", `\bwhat (is|was|were|has|had|it|they|a|the|one|came|comes|lies|stands|belongs|others)\b`, 2.8},
+	{"that of, one that", `\b(that of|those (of|that|which)|one that|such (a|an)?\b)`, 10.8},
+	{"tells", `\b(tells|told|tell)\b`, 5.6},
+	{"nobody, somebody", `\b(nobody|somebody)\b`, 0.4},
+	{"anew, goes on, all the same", `\b(anew|afresh|for ever|goes on|gone on|all the same|meanwhile|stands for|hence|likewise)\b`, 2.2},
+	{"is no", `\b(is|are|was) (no|none)\b`, 10.8},
+	{"who as a noun", `\b(by|of|for|to|than|from) who\b|\bwhoever\b`, 0.2},
+	{"way out", `\bway out\b`, 0.2},
+}
+
+// existential is plain where "is no" is not.
+var existential = regexp.MustCompile(`\b[Tt]here (is|are|was) no`)
+
+// unread are directories whose text is not plain yet. The list only gets shorter.
+var unread = []string{"bench", "cmd", "internal/engine", "internal/hotstart"}
+
+// unreadPages are documents whose text is not plain yet. The list only gets shorter, down
+// to CONTRIBUTING.md, which quotes the habits.
+var unreadPages = []string{"CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/design.md", "docs/figures.md"}
+
+// line is a line of text, and the file that it stands in.
+type line struct{ file, text string }
+
+// TestWording counts habits in comments, in messages, and in documents.
+func TestWording(t *testing.T) {
+	root := os.DirFS("../../..")
+	var comments, messages, pages []line
+	seen := map[string]bool{}
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		for _, list := range [][]string{unread, unreadPages} {
+			if slices.Contains(list, name) {
+				seen[name] = true
+				if d.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			}
+		}
+		if d.IsDir() {
+			if base := d.Name(); base != "." && (base[0] == '.' || base == "testdata" || base == "bin" || base == "bench-work") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		switch {
+		case path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go"):
+			text, err := fs.ReadFile(root, name)
+			if err != nil {
+				return err
+			}
+			c, m, err := read(name, text)
+			comments, messages = append(comments, c...), append(messages, m...)
+			return err
+		case path.Ext(name) == ".md":
+			text, err := fs.ReadFile(root, name)
+			pages = append(pages, lines(name, string(text))...)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Concat(unread, unreadPages) {
+		if !seen[name] {
+			t.Errorf("%s is not there: remove it from the list", name)
+		}
+	}
+	for _, kind := range []struct {
+		name  string
+		lines []line
+	}{{"comments", comments}, {"messages", messages}, {"documents", pages}} {
+		for _, h := range habits {
+			check(t, kind.name, kind.lines, h)
+		}
+	}
+}
+
+// check counts a habit, and lists where it stands if that is too often.
+func check(t *testing.T, kind string, all []line, h habit) {
+	t.Helper()
+	pattern := regexp.MustCompile(h.pattern)
+	n := 0
+	var found []string
+	for _, l := range all {
+		text := existential.ReplaceAllString(l.text, "")
+		if k := len(pattern.FindAllString(text, -1)); k > 0 {
+			n += k
+			found = append(found, l.file+": "+strings.TrimSpace(l.text))
+		}
+	}
+	t.Logf("%s, %s: %d in %d lines", kind, h.name, n, len(all))
+	const always = 3 // so many are allowed in a text of a few lines, too
+	if n > always+int(h.rate*float64(len(all))/1000) {
+		t.Errorf("%s, %s: %d in %d lines, where %d and %.1f per 1,000 lines are allowed (CONTRIBUTING.md, How it reads):\n%s",
+			kind, h.name, n, len(all), always, h.rate, strings.Join(found, "\n"))
+	}
+}
+
+// read returns the lines of a Go file's comments, and those of the texts in it that are
+// made of words.
+func read(name string, text []byte) (comments, messages []line, err error) {
+	if bytes.Contains(text[:min(600, len(text))], []byte("DO NOT EDIT")) {
+		return nil, nil, nil
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
+	if err != nil {
+		return nil, nil, errors.New(name + ": " + err.Error())
+	}
+	for _, g := range f.Comments {
+		comments = append(comments, lines(name, g.Text())...)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if s, err := strconv.Unquote(lit.Value); err == nil && strings.Count(s, " ") > 1 {
+				messages = append(messages, lines(name, s)...)
+			}
+		}
+		return true
+	})
+	return comments, messages, nil
+}
+
+// lines cuts a text into its lines that are not empty.
+func lines(file, text string) (all []line) {
+	for l := range strings.Lines(text) {
+		if strings.TrimSpace(l) != "" {
+			all = append(all, line{file, l})
+		}
+	}
+	return all
+}
+
+// TestRead has a file with each kind of text.
+func TestRead(t *testing.T) {
+	comments, messages, err := read("x.go", []byte("// Package x does a thing.\npackage x\n\n//go:noinline\nfunc f() { g(`two lines\nof a text`, \"word\") } // behind\n"))
+	if err != nil || len(comments) != 2 || len(messages) != 2 {
+		t.Errorf("%q, %q, %v", comments, messages, err)
+	}
+}

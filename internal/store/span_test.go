@@ -1,0 +1,154 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"premix/internal/store/object"
+	"premix/internal/store/tree"
+)
+
+// What bundles say of files is what was touched of the image: no block more, since
+// nobody fetches that, and none of the data less.
+func TestSpansAreWhatWasTouched(t *testing.T) {
+	s, dir := newStore(t), t.TempDir()
+	for i := range 300 { // gathered in chunks whose borders are anywhere
+		write(t, dir, fmt.Sprintf("aa/%03d", i), noise(uint64(i), 5000+37*i))
+	}
+	write(t, dir, "large", noise(7, 3<<20+100))
+	write(t, dir, "aa/copy", noise(7, 3<<20+100))
+	if err := os.Link(filepath.Join(dir, "large"), filepath.Join(dir, "same")); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := s.Tree(publish(t, s, dir, "x", "").Tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := s.Key("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := tr.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := im.Lookup(im.Root(), "large")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first 100 blocks of the large file and block 500, as the cache records them:
+	// blocks of the image, told in leaves of chunks.
+	touched := map[int]bool{}
+	recorded := &tree.Profile{Tree: tr.Digest()}
+	place := map[int]int{}
+	touch := func(from, to int64) {
+		at := int64(0)
+		for i, c := range tr.Chunks() {
+			a, b := max(from, at), min(to, at+c.Size)
+			if a < b {
+				k, ok := place[i]
+				if !ok {
+					k = len(recorded.Parts)
+					place[i] = k
+					recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
+				}
+				recorded.Parts[k].Runs = tree.Join(append(recorded.Parts[k].Runs, object.Run{From: int((a - at) / object.LeafSize), To: object.Leaves(b - at)}), 0)
+			}
+			at += c.Size
+		}
+	}
+	first, _, _, err := im.Map(large, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 100 {
+		touched[k] = true
+	}
+	touched[500] = true
+	touch(0, 4096)
+	touch(first, first+100<<12)
+	touch(first+500<<12, first+501<<12)
+	p, err := s.PublishProfile(context.Background(), recorded, "start", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := 0
+	for _, b := range p.Bundles {
+		for _, span := range b.Spans {
+			for _, r := range span.Runs {
+				for block := r.From; block < r.To; block++ {
+					switch {
+					case span.Inode == 0 && block == 0:
+						meta++
+					case span.Inode == large && touched[block]:
+						delete(touched, block)
+					default:
+						t.Errorf("block %d of inode %d was not touched", block, span.Inode)
+					}
+				}
+			}
+		}
+	}
+	if meta != 1 || len(touched) > 0 {
+		t.Errorf("the superblock %d times, not these of the file: %v", meta, touched)
+	}
+}
+
+// A start of usual size takes five requests, or one for each twentieth file that it
+// touches: the opening has the first bundle. What travels at once is about as long.
+func TestFewBundles(t *testing.T) {
+	for _, c := range []struct{ files, length, bundles int }{
+		{10, 1500 << 10, 5}, {100, 160 << 10, 5}, {150, 120 << 10, 7}, {400, 40 << 10, 8}, {40, 40 << 10, 2},
+	} {
+		s, dir := newStore(t), t.TempDir()
+		for i := range c.files {
+			content := noise(uint64(i), c.length)
+			if i%3 == 0 { // half of it is not worth its bytes on the way
+				clear(content[:c.length/2])
+			}
+			write(t, dir, fmt.Sprint(i), content)
+		}
+		published := publish(t, s, dir, "x", "")
+		key, err := s.Key("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := s.Tree(published.Tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded := &tree.Profile{Tree: tr.Digest()}
+		for i := range tr.Chunks() {
+			recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
+		}
+		p, err := s.PublishProfile(context.Background(), recorded, tree.UsualProfile, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Bundles) != c.bundles {
+			t.Errorf("%d files: %d bundles, not %d", c.files, len(p.Bundles), c.bundles)
+			continue
+		}
+		o := opening(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
+		if o == nil || o.Objects[p.Bundles[0].Digest] == nil {
+			t.Errorf("%d files: the opening lacks the first bundle", c.files)
+		}
+		var lengths []int64
+		for _, b := range p.Bundles[1:] {
+			stored, err := s.Object(b.Digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lengths = append(lengths, int64(len(stored)))
+		}
+		for k := 2; k < len(lengths); k++ { // the first are shorter
+			if lengths[k] < lengths[0] || 2*lengths[k] < lengths[len(lengths)-1] {
+				t.Errorf("%d files: bundles of %d bytes", c.files, lengths)
+				break
+			}
+		}
+	}
+}

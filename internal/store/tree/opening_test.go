@@ -1,0 +1,120 @@
+package tree
+
+import (
+	"bytes"
+	"testing"
+
+	"premix/internal/store/object"
+)
+
+func TestOpening(t *testing.T) {
+	manifest, page := object.Sum([]byte("m")), object.Sum([]byte("p"))
+	var w OpeningWriter
+	w.File(InfoPath, []byte("info"))
+	w.Object(manifest, []byte("stored manifest"))
+	w.Later(page, []byte("stored page"))
+	b := w.Bytes()
+	headAt := -1
+	for n := range len(b) + 1 {
+		o, head, all, err := ParseOpening(b[:n:n])
+		if err != nil {
+			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
+		}
+		if head && headAt < 0 {
+			headAt = n
+			if string(o.Files[InfoPath]) != "info" || string(o.Objects[manifest]) != "stored manifest" || len(o.Later) != 1 || o.Later[0] != page {
+				t.Errorf("the head is %+v", o)
+			}
+		}
+		if all != (n == len(b)) || all && string(o.Objects[page]) != "stored page" {
+			t.Errorf("%d of %d bytes: all %t, %+v", n, len(b), all, o)
+		}
+	}
+	if headAt < 0 || headAt >= len(b)-len("stored page") {
+		t.Errorf("the head is whole after %d of %d bytes", headAt, len(b))
+	}
+	item := func(kind byte, name, data string) []byte {
+		var i bytes.Buffer
+		appendItem(&i, kind, name, []byte(data))
+		return i.Bytes()
+	}
+	long := item('f', "x", "")
+	long[6] = 0xff
+	for name, bad := range map[string][]byte{
+		"another magic":               []byte("premixO2"),
+		"a web page":                  []byte("<html>"),
+		"an unknown kind":             item('x', "a", "b"),
+		"an object without a digest":  item('o', "short", "b"),
+		"a file behind the head":      append(item('e', "", ""), item('f', "a", "b")...),
+		"a promise behind the head":   append(item('e', "", ""), item('l', string(page[:]), "")...),
+		"two ends":                    append(item('e', "", ""), item('e', "", "")...),
+		"an item longer than allowed": long,
+	} {
+		if bad[0] != 'p' && bad[0] != '<' {
+			bad = append([]byte(openingMagic), bad...)
+		}
+		if _, _, _, err := ParseOpening(bad); !IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What arrives is read byte by byte, each item once, and of an object that is on its way
+// what has come.
+func TestOpeningReader(t *testing.T) {
+	page := object.Sum([]byte("p"))
+	var w OpeningWriter
+	w.File(InfoPath, []byte("info"))
+	w.Later(page, []byte("stored page"))
+	b := w.Bytes()
+	r := NewOpeningReader()
+	var seen string
+	for n := range len(b) + 1 {
+		if err := r.Take(b[:n:n]); err != nil {
+			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
+		}
+		d, part, ok := r.Arriving(b[:n:n])
+		switch {
+		case ok && (d != page || !r.Head || string(part) != "stored page"[:len(part)]):
+			t.Errorf("%d of %d bytes: %s, %q", n, len(b), d.Short(), part)
+		case ok:
+			seen = string(part)
+		}
+		if r.All(b[:n]) != (n == len(b)) {
+			t.Errorf("%d of %d bytes: all %t", n, len(b), r.All(b[:n]))
+		}
+	}
+	if seen != "stored pag" || string(r.Objects[page]) != "stored page" || string(r.Files[InfoPath]) != "info" {
+		t.Errorf("of the object %q was seen on its way, %+v", seen, r.Opening)
+	}
+}
+
+func FuzzParseOpening(f *testing.F) {
+	var w OpeningWriter
+	w.File(InfoPath, []byte("info"))
+	w.Later(object.Sum(nil), []byte("x"))
+	f.Add(w.Bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, head, all, err := ParseOpening(b)
+		if err != nil && (o != nil || !IsInvalid(err)) || err == nil && o == nil || all && !head {
+			t.Errorf("%+v, %t, %t, %v", o, head, all, err)
+		}
+		r := NewOpeningReader()
+		for n := range len(b) + 1 {
+			if err := r.Take(b[:n]); err != nil {
+				return
+			}
+			r.Arriving(b[:n])
+		}
+		if err != nil || r.Head != head || r.All(b) != all || len(r.Objects) != len(o.Objects) {
+			t.Errorf("bit by bit: %+v, at once: %+v, %v", r, o, err)
+		}
+	})
+}
+
+func TestOpeningPaths(t *testing.T) {
+	a, b := Ref{Name: "a", Tag: "b"}, Ref{Name: "a/b", Tag: "start"}
+	if a.OpeningPath("start") == b.OpeningPath("start") || a.OpeningPath("x") == a.OpeningPath("y") {
+		t.Error("two openings have one path")
+	}
+}

@@ -1,7 +1,0 @@
-//go:build race
-
-package serve_test
-
-// raceMemory is how many times as much memory a program takes
-// (https://go.dev/doc/articles/race_detector#Runtime_Overheads).
-const raceMemory = 10

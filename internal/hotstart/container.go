@@ -25,6 +25,13 @@ import (
 // executes a stub of two system calls, which stops itself, and executes the tool's program
 // when the stage holds it. A snapshot has only paths in the container, and the container
 // of each start is made in the same way, from the same configuration.
+//
+// The stub lets the stage hold the process before the tool's first instruction: premix
+// does not trace a process that runc starts. The stage and the container have a PID
+// namespace, so that the end of the stage ends every process in it. The tool is not PID 1
+// there: a PID 1 ignores signals for which it has no handler, such as SIGTERM at a
+// timeout, and its exit status would be runc's. Both kinds of start have no new
+// privileges, since the filter of the guard needs that.
 
 // Image is an OCI image that a tool runs in.
 type Image struct {

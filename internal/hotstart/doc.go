@@ -38,4 +38,30 @@
 // removed afterwards. Its directory is at FixedDir, and the data are read-only at the
 // same paths as outside. It has the image's user, docker's capabilities and seccomp
 // profile, no new privileges, and the PID namespace of its stage. This needs root.
+//
+// # Reasons
+//
+// A tool is stopped at its input by a seccomp filter that hands calls with a path to the
+// stage. A write lease on the placeholder would need a file system with leases, could not
+// see an open with O_NONBLOCK, and could not show the other files that the tool reads. A
+// FIFO in place of the input ("read" and "line") is not seekable, so a tool that seeks in
+// its input before it reads is served by "open" only. The filter is not part of the
+// snapshot, since the process that is started is another one.
+//
+// A hot task runs under a guard until its end, so the stage is both its parent and its
+// tracer. A tool that traces itself or its children cannot do so in a hot start.
+//
+// Some tools are installed behind a script that chooses a build for the CPU and waits for
+// it. If each process of a template except the last only waits for its one child, the tool
+// is loaded again without the script, with the program, arguments and environment that the
+// script had chosen. The proof still compares with a start through the script.
+//
+// A page file is not synced before tasks start from it, since 3 GB take ten seconds and
+// more. Until it is synced, a mark in the snapshot names the boot of the machine in which
+// it was written. A snapshot with a mark of another boot is read whole and compared with
+// its digests before it is used.
+//
+// The template is loaded while the probe runs cold. The cold run must not notice it. So
+// the template is given up before it writes outside of its directory or makes a socket,
+// when memory runs short, and when it has waited for long; it is then loaded afterwards.
 package hotstart

@@ -35,6 +35,12 @@
 // and its pods with it; until then kubectl shows how they ended. The last output of a worker
 // is in the status of its pod.
 //
+// # Client
+//
+// client-go is used without its clientset, which registers every group of the API when the
+// program starts. Its REST client with a scheme of two groups has no measurable cost at
+// the start, and takes 10 MB of the binary in place of 40.
+//
 // # Rights
 //
 // In its namespace: create, get, list, watch and delete Jobs; list, watch and delete

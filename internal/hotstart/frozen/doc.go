@@ -32,6 +32,10 @@
 //
 // Congruence lets the kernel map a slot by entries of 2 MiB.
 //
+// The page file has memory that the tool's allocator has freed, too. A program can read
+// such memory, calloc trusts the top of a heap to be zero, and only the allocator knows
+// which pages are free.
+//
 // # How a process is started
 //
 // The program of the frozen process is executed and held before its first instruction.

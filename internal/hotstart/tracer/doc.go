@@ -16,6 +16,18 @@
 // so every function here must be called from that one thread
 // (runtime.LockOSThread).
 //
+// # Guard
+//
+// A private mapping of a file differs from anonymous memory in two calls. After
+// madvise(MADV_DONTNEED) it has the bytes of the file in place of zeros, and MADV_FREE is
+// refused. jemalloc, tcmalloc, the heaps of Go and the JVM and glibc's secondary arenas
+// return memory in this way, and rely on zeros. After mremap(2) to a larger size it shows
+// the following bytes of the file; a hole behind each slot does not help, since the kernel
+// merges neighbouring mappings. A [Guard] therefore receives these calls, and only these,
+// through a seccomp filter, and maps anonymous memory in their place. It follows forks of
+// the tool. Some differences remain: /proc/self/maps, mincore(2), and advice that
+// another process gives with process_madvise(2).
+//
 // The design depends on two properties of the kernel. First, a thread that is held by
 // PTRACE_INTERRUPT while it sleeps in an interruptible system call has
 // rax = -ERESTARTSYS and rip after the instruction. If orig_rax is set to -1, the kernel

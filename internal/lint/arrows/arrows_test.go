@@ -349,6 +349,7 @@ var layers = map[string]layer{
 		imports: []string{"engine", "engine/queue", "record"},
 		modules: []string{"github.com/klauspost/compress"},
 	},
+	"scripts/pictures": {},
 	"scripts/vulnerabilities": {
 		modules: []string{"golang.org/x/mod"},
 	},

@@ -25,17 +25,10 @@
 //
 // # On disk
 //
-//	DIR/format                  "premix cache 1
-//
-// "
-//
+//	DIR/format                  "premix cache 1\n"
 //	DIR/lock                    locked (flock(2)) by the process that is named in it
 //	DIR/running                 exists while the cache is open, and after a crash
-//	DIR/pins/<tree's digest>    "disk
-//
-// " or "ram
-// "
-//
+//	DIR/pins/<tree's digest>    "disk\n" or "ram\n"
 //	DIR/trash/                  files being removed
 //	DIR/trees/<tree's digest>/
 //	    manifest                content of the manifest's object
@@ -58,10 +51,11 @@
 // hundredth of the work, and finds bytes that were corrupted or overwritten under a
 // running process. Wrong chunks are punched, counted and fetched again; if that fails,
 // the read fails.
-// The sums also make it needless to lock a chunk against eviction while it is
+//
 // The sums also make it unnecessary to lock a chunk against eviction while it is read:
 // if it has been punched in between, the zeros do not match its sums, and the reader
 // checks again whether it is present.
+//
 // # Memory
 //
 // An indexed chunk takes about 100 bytes of memory and, once verified, 4 bytes for each

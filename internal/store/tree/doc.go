@@ -29,6 +29,11 @@
 //   - opening: copies of the objects and files that a mount of a tag needs first,
 //     in one file.
 //
+// Metadata and data are one image, and not a file of metadata beside a device of data. So
+// there is one list of chunks, one cache file and one mount, and the metadata of a tree
+// with millions of files is fetched when it is read, as all else. The digest that names an
+// object is the digest of its content, and not of its compressed form.
+//
 // # The store on disk and on the wire
 //
 // A store is a directory that any static web server can serve:

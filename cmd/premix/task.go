@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) taskCommand() *cobra.Command {
-	cmd := group("submit, run, ls, why, tail, cancel, retry or prune", &cobra.Command{
+	cmd := group("submit, run, ls, why, tail, follow, cancel, retry or prune", &cobra.Command{
 		Use:   "task",
 		Short: "Run commands without a recipe, very many of them",
 		Long: `Run commands without a recipe, very many of them: submit them to a directory, run
@@ -26,7 +26,7 @@ them, and see what became of each.
   premix task ls out
   premix task why out 471`,
 	})
-	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskCancel(), a.taskRetry(), a.taskPrune(), a.taskWork())
+	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskFollow(), a.taskCancel(), a.taskRetry(), a.taskPrune(), a.taskWork())
 	return cmd
 }
 

@@ -21,6 +21,7 @@ func (a *app) taskRun() *cobra.Command {
 		budget memoryFlag
 		pin    string
 		quiet  bool
+		stay   bool
 		flags  batchFlags
 		engine engineFlags
 		packed pilot.Options
@@ -59,6 +60,13 @@ the directory have succeeded.`,
 			}
 			if eng != nil && (jobs > 0 || cores > 0 || budget > 0 || pin != "") {
 				return &usageError{errors.New("--jobs, --cores, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			}
+			if stay {
+				if len(args) > 0 && args[0] == "-" {
+					return &usageError{errors.New("--stay waits for the end of standard input, and the tasks come from there"), "submit the tasks from a file, or with premix task submit"}
+				}
+				o.Stay = inputEnds()
+				packed.Stay = o.Stay
 			}
 			var in *os.File
 			if len(args) > 0 {
@@ -114,6 +122,7 @@ the directory have succeeded.`,
 	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "let processes live on that tasks leave in sessions of their own")
+	f.BoolVar(&stay, "stay", false, "wait for more tasks until standard input ends, and run these too")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	flags.register(cmd)
 	engine.register(cmd)

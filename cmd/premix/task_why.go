@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -37,20 +38,25 @@ func (a *app) taskWhy() *cobra.Command {
 			if a.json {
 				return a.printJSON(x)
 			}
-			name := ""
-			if x.Name != "" {
-				name = " (" + x.Name + ")"
-			}
-			fmt.Fprintf(a.stdout, "task %d%s: %s\n", x.Task, name, x.Why)
-			for _, l := range x.Stderr {
-				fmt.Fprintf(a.stdout, "    | %s\n", l)
-			}
-			if x.Way != "" {
-				fmt.Fprintf(a.stdout, "  hint: %s\n", x.Way)
-			}
-			return nil
+			return writeResult(a.stdout, x)
 		},
 	}
+}
+
+// writeResult writes the explanation of a task as text for people.
+func writeResult(w io.Writer, x *queue.Explanation) error {
+	name := ""
+	if x.Name != "" {
+		name = " (" + x.Name + ")"
+	}
+	_, err := fmt.Fprintf(w, "task %d%s: %s\n", x.Task, name, x.Why)
+	for _, l := range x.Stderr {
+		_, err = fmt.Fprintf(w, "    | %s\n", l)
+	}
+	if x.Way != "" {
+		_, err = fmt.Fprintf(w, "  hint: %s\n", x.Way)
+	}
+	return err
 }
 
 // explainPlace explains what an engine's job waits for, if a task has been assigned to

@@ -21,8 +21,13 @@ func (a *app) versionCommand() *cobra.Command {
 					"system": runtime.GOOS, "machine": runtime.GOARCH, "format": record.Format,
 				})
 			}
-			_, err := fmt.Fprintf(a.stdout, "premix %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(a.stdout, "premix", longVersion())
 			return err
 		},
 	}
+}
+
+// longVersion returns the version, the toolchain that built premix and the machine.
+func longVersion() string {
+	return fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

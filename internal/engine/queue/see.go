@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,16 +145,22 @@ type Selection struct {
 	States []State  // none: any
 }
 
-// ParseTasks adds tasks as people write them: 4711, or 1-100.
+// openEnd is the last task of a range without an end.
+const openEnd = math.MaxInt
+
+// ParseTasks adds tasks as people write them: 4711, 1-100, or 101- for all from 101 on.
 func (s *Selection) ParseTasks(text string) error {
 	first, last, isRange := strings.Cut(text, "-")
 	a, err := strconv.Atoi(first)
 	b := a
-	if err == nil && isRange {
+	switch {
+	case err == nil && isRange && last == "":
+		b = openEnd
+	case err == nil && isRange:
 		b, err = strconv.Atoi(last)
 	}
 	if err != nil || a < 1 || b < a {
-		return &InputError{Reason: fmt.Sprintf("%q is not the number of a task", text), Way: "write a number, or a range as in 1-100"}
+		return &InputError{Reason: fmt.Sprintf("%q is not the number of a task", text), Way: "write a number, or a range as in 1-100 or 101-"}
 	}
 	s.Tasks = append(s.Tasks, [2]int{a, b})
 	return nil
@@ -175,6 +182,9 @@ func (q *Queue) each(s *Selection, f func(task int, e *entry)) error {
 		ranges = [][2]int{{1, len(entries)}}
 	}
 	for _, r := range ranges {
+		if r[1] == openEnd {
+			r[1] = len(entries)
+		}
 		if len(s.Tasks) > 0 && r[1] > len(entries) {
 			return q.noTask(r[1])
 		}
@@ -333,8 +343,12 @@ func (q *Queue) Record(task int) (*record.Task, error) {
 
 // Why returns the reason why a task waits, or its result.
 func (q *Queue) Why(task int) (*Explanation, error) {
-	running := q.Running()
-	worker := q.HasWorker()
+	return q.explain(task, q.Running(), q.HasWorker())
+}
+
+// explain is Why for a caller that knows the running tasks, and whether the directory has a
+// worker.
+func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explanation, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e, ok := q.entry(task)

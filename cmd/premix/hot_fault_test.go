@@ -46,7 +46,7 @@ func newDrop(t *testing.T) *drop {
 		t.Fatal(err)
 	}
 	d.shell(t, `mkdir bin tools o tmp; chmod 1777 tmp; chmod 777 o
-gcc -O1 -o bin/tool "$SOURCE/hotstart/inplace/testdata/tool.c"; cp bin/tool bin/other
+gcc -O1 -o bin/tool "$SOURCE/internal/hotstart/inplace/testdata/tool.c"; cp bin/tool bin/other
 printf 'flags: -p -n\noptions: {-R: label, -o: output}\narguments: [data, input]\n' >tools/tool.yaml; cp tools/tool.yaml tools/other.yaml
 head -c 2000000 /dev/zero >index
 for i in 1 2 3; do seq $((i * 40)) >S0$i.in; done

@@ -21,8 +21,8 @@ type accessFlags struct {
 func (o *accessFlags) register(f *pflag.FlagSet, address, tokens string) {
 	f.StringVar(&o.listen, "listen", address, "address to listen on: HOST:PORT, or unix:PATH, which only you and root can reach")
 	f.StringVar(&o.tokens, "token-file", "", tokens)
-	f.BoolVar(&o.open, "open", false, "answer everyone who can reach the address")
-	f.StringArrayVar(&o.hosts, "host", nil, "name by which the service is called, besides localhost; may be repeated")
+	f.BoolVar(&o.open, "open", false, "answer all clients that can reach the address")
+	f.StringArrayVar(&o.hosts, "host", nil, "further host name of the service, besides localhost; may be repeated")
 }
 
 // read reads the file of tokens. It returns nil if the user named none.

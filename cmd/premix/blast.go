@@ -24,7 +24,7 @@ the results of plain BLAST.
 func (a *app) blastDB() *cobra.Command {
 	cmd := group("add, ls, warm, evict, verify or rm", &cobra.Command{
 		Use:   "db",
-		Short: "Make BLAST databases and look after them",
+		Short: "Make and manage BLAST databases",
 	})
 	cmd.AddCommand(a.blastDBAdd(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
 	return cmd

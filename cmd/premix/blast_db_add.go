@@ -22,12 +22,12 @@ func (a *app) blastDBAdd() *cobra.Command {
 		Use:   "add SOURCE --name NAME",
 		Short: "Format a database once, in fragments",
 		Long: `Make a database of SOURCE, which is a FASTA file (gzip or not), an existing BLAST
-database (its path without an ending), or a directory that was published, as in a
-mounted tree, which is used where it is.
+database (its path without an extension), or a published directory, such as a
+mounted tree, which is used in place.
 
 Sequences are checked first. Fragments are runs of sequences with about equally many
-letters. They are formatted by makeblastdb, once, and nothing lies on the disk twice: the
-whole is an alias of them. The volumes of an existing database are taken as they are.
+letters. makeblastdb formats them once, and nothing is on the disk twice: the whole is
+an alias of them. The volumes of an existing database are used unchanged.
 
 With --store, or PREMIX_STORE, the database is published there, signed, as the tree
 blast/NAME:latest. Equal input gives an equal tree.
@@ -42,7 +42,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 			}
 			o.Source, o.Type, o.Fragments, o.FragmentSize, o.Progress = args[0], database.Type(kind), int(fragments), int64(each), &database.Progress{}
 			if o.Type != "" && o.Type != database.Nucl && o.Type != database.Prot {
-				return &usageError{fmt.Errorf("there is no type %q", kind), "say --type nucl or --type prot"}
+				return &usageError{fmt.Errorf("there is no type %q", kind), "give --type nucl or --type prot"}
 			}
 			publish, err := a.blastPublisher(&s, o.Name, ref)
 			if err != nil {
@@ -78,20 +78,20 @@ blast/NAME:latest. Equal input gives an equal tree.
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the database")
-	f.StringVar(&kind, "type", "", "what a FASTA file holds: nucl or prot")
+	f.StringVar(&kind, "type", "", "content of the FASTA file: nucl or prot")
 	f.Var(&fragments, "fragments", "number of fragments (default: as many as cores)")
-	f.Var(&each, "fragment-size", "instead: memory that the letters of each fragment take, as in 8G")
+	f.Var(&each, "fragment-size", "in place of --fragments: memory for the letters of each fragment, as in 8G")
 	f.StringVar(&o.Title, "title", "", "title that BLAST prints (default: SOURCE)")
 	f.IntVar(&o.Version, "blastdb-version", 5, "version of BLAST databases: 4 or 5")
-	f.BoolVar(&o.ParseIDs, "parse-seqids", false, "have BLAST parse the ids: needed for lists of ids and for taxonomy")
+	f.BoolVar(&o.ParseIDs, "parse-seqids", false, "make BLAST parse the ids: needed for lists of ids and for taxonomy")
 	f.IntVar(&o.TaxID, "taxid", 0, "taxonomy id of all sequences")
 	f.StringVar(&o.TaxIDMap, "taxid-map", "", "file with an id and its taxonomy id a line")
-	f.StringSliceVar(&o.Masks, "mask", nil, "mask that searches may ask for: dust (nucl) or seg (prot)")
-	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "ids may be there twice")
-	f.BoolVar(&o.Recut, "recut", false, "format an existing database afresh; its masks are lost")
+	f.StringSliceVar(&o.Masks, "mask", nil, "mask for searches that request it: dust (nucl) or seg (prot)")
+	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "accept ids that occur twice")
+	f.BoolVar(&o.Recut, "recut", false, "format an existing database again; its masks are lost")
 	f.StringVar(&s.dir, "store", "", "store to publish in (default: $PREMIX_STORE, or none)")
 	f.StringVar(&s.key, "key", "", "file of the store's private key (default: $PREMIX_HOME/keys/ID.key)")
-	f.StringVar(&ref, "ref", "", "what to publish it as (default: blast/NAME:latest)")
+	f.StringVar(&ref, "ref", "", "name of the published tree (default: blast/NAME:latest)")
 	return cmd
 }
 

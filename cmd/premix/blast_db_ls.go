@@ -55,7 +55,7 @@ func databaseRowOf(s *database.Status) databaseRow {
 func (a *app) blastDBLs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
-		Short: "List the databases, and which are in memory",
+		Short: "List the databases, and mark those in memory",
 		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			home, err := database.Home()

@@ -17,8 +17,8 @@ func (a *app) blastDBRm() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove databases from memory and disk",
-		Long: `Remove databases from memory and disk, once nobody searches them any more. A tree that
-one was published as stays in its store: see premix store rm.`,
+		Long: `Remove databases from memory and disk, when their searches have ended. A published tree
+of a database stays in its store: see premix store rm.`,
 		Args: someArguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			home, err := database.Home()

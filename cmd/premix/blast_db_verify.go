@@ -47,7 +47,7 @@ func (a *app) blastDBVerify() *cobra.Command {
 					fmt.Fprintf(a.stdout, "%s: %s\n", name, d)
 				}
 				if len(v.Damage) == 0 {
-					fmt.Fprintf(a.stdout, "%s: %s read, all as it was\n", name, units.Size(v.Bytes))
+					fmt.Fprintf(a.stdout, "%s: %s read, undamaged\n", name, units.Size(v.Bytes))
 				}
 			}
 			if a.json {
@@ -56,7 +56,7 @@ func (a *app) blastDBVerify() *cobra.Command {
 				}
 			}
 			if damaged != "" {
-				return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s is damaged", damaged), Way: "where only memory is, premix blast evict and warm it; else remove it and add it again"}
+				return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s is damaged", damaged), Way: "if only the copy in memory is damaged, run premix blast evict and premix blast warm; otherwise remove the database and add it again"}
 			}
 			return nil
 		},

@@ -29,7 +29,7 @@ func (a *app) blastPiece() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return &usageError{fmt.Errorf("%q is not a number of a part", args[1]), "this command is given by premix itself"}
+				return &usageError{fmt.Errorf("%q is not a number of a part", args[1]), "premix itself runs this command"}
 			}
 			home, err := database.Home()
 			if err != nil {
@@ -61,7 +61,7 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 		}
 		done = func() { _ = os.RemoveAll(r.Shared) } // if that fails, the name of the directory shows its purpose
 	} else if err := os.Mkdir(s.work, 0o755); err != nil {
-		return nil, &usageError{err, "--work names a directory that is not there yet"}
+		return nil, &usageError{err, "--work names a directory that does not exist yet"}
 	}
 	if r.Shared, err = filepath.Abs(r.Shared); err != nil {
 		done()

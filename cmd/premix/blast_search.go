@@ -28,20 +28,20 @@ func (a *app) blastSearch(program string) *cobra.Command {
 		Use:   program + " [--mode MODE] [--processes N] -db NAME [OPTION OF BLAST+]...",
 		Short: "Search like BLAST+'s " + program,
 		Long: `Search a database of premix blast db with the options of BLAST+, unchanged, and print
-what BLAST+ would have printed. Options of premix have two dashes and come first:
+the output of BLAST+. Options of premix have two dashes and come first:
 
   --mode MODE      auto, fragments (side by side, merged), queries (groups of them side by
                    side) or whole (BLAST+ with threads)
-  --processes N    at once on fragments (default: as many as cores)
-  --verbose        say which mode is taken, and why
+  --processes N    simultaneous searches of fragments (default: as many as cores)
+  --verbose        print the mode, and the reason for it
   --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
                    each node has the database, or sees the directory of this one
   --engine-opt KEY=VALUE
                    option of the engine; may be repeated
-  --work DIR       directory that all nodes see, for what they find
+  --work DIR       directory that all nodes see, for their results
                    (default: a new one in the working directory, removed at the end)
 
--num_threads says how many cores may be used (default: all).
+-num_threads is the number of cores to use (default: all).
 
   premix blast ` + program + ` -db nt -query q.fa -outfmt 6 -max_target_seqs 5`,
 		DisableFlagParsing: true,
@@ -118,7 +118,7 @@ func behind(args []string) error {
 	for _, arg := range args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
 		case "--mode", "--processes", "--verbose", "--engine", "--engine-opt", "--work":
-			return &usageError{fmt.Errorf("%s stands behind an option of BLAST+", name), "options of premix come first, as in premix blast blastn --mode fragments -db nt"}
+			return &usageError{fmt.Errorf("%s comes after an option of BLAST+", name), "options of premix come first, as in premix blast blastn --mode fragments -db nt"}
 		}
 	}
 	return nil
@@ -167,7 +167,7 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 		}
 	}
 	if s.engine.name == engineLocal && (s.work != "" || len(s.engine.options) > 0) {
-		return s, nil, &usageError{errors.New("--work and --engine-opt are for other engines than the local one"), "say which with --engine"}
+		return s, nil, &usageError{errors.New("--work and --engine-opt are for engines other than the local one"), "name the engine with --engine"}
 	}
 	return s, args, nil
 }

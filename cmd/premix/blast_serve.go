@@ -33,9 +33,9 @@ func (a *app) blastServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --listen HOST:PORT",
 		Short: "Answer searches of many users over HTTP",
-		Long: `Answer searches of many users. Those against the same database, with the same program
-and options, are made in one scan; everybody gets what BLAST+ prints for theirs alone.
-Whatever has been accepted is answered, also after a kill and a new start.
+		Long: `Answer searches of many users. Searches of the same database, with the same program and
+options, share one scan; each user gets the output of BLAST+ for this search alone.
+Accepted searches are answered, also after a kill and a new start.
 
 There is a page at /, a REST interface (described in /openapi.json), NCBI's BLAST URL
 API at /Blast.cgi, and metrics for Prometheus at /metrics.
@@ -102,7 +102,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 		},
 	}
 	f := cmd.Flags()
-	reach.register(f, "127.0.0.1:8080", "file with a user and a token on each line: only they may search")
+	reach.register(f, "127.0.0.1:8080", "file with a user and a token on each line: only these users may search")
 	f.StringVar(&reach.tokens, "tokens", "", "the same as --token-file") // its earlier name
 	if err := f.MarkHidden("tokens"); err != nil {
 		panic(err) // the flag of the line above exists
@@ -110,15 +110,15 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")
 	f.StringVar(&key, "tls-key", "", "file of its key")
-	f.Var(&delay, "delay", "how long a search waits for others; up to 1s more while they keep coming (default 0.1s)")
+	f.Var(&delay, "delay", "time that a search waits for others; up to 1s more while others arrive (default 0.1s)")
 	f.Var(&keep, "keep", "how long results are kept (default 1d)")
 	f.Var(&timeout, "timeout", "longest time of a scan (default 1h)")
-	f.Var(&scans, "scans", "scans at once; the last one is for small searches (default 2)")
+	f.Var(&scans, "scans", "simultaneous scans; the last one is for small searches (default 2)")
 	f.Var(&threads, "threads", "threads of a scan (default: as many as cores)")
-	f.Int64Var(&limits.Letters, "max-letters", limits.Letters, "letters of queries in a search")
+	f.Int64Var(&limits.Letters, "max-letters", limits.Letters, "most letters of queries in a search")
 	f.Int64Var(&limits.Queries, "max-queries", limits.Queries, "queries in a search")
-	f.IntVar(&limits.Waiting, "max-waiting", limits.Waiting, "searches that wait")
-	f.IntVar(&limits.UserWaiting, "max-user-waiting", limits.UserWaiting, "searches of a user that wait")
-	f.IntVar(&limits.Kept, "max-kept", limits.Kept, "searches whose results are kept: the oldest go first")
+	f.IntVar(&limits.Waiting, "max-waiting", limits.Waiting, "most searches that wait")
+	f.IntVar(&limits.UserWaiting, "max-user-waiting", limits.UserWaiting, "most searches of one user that wait")
+	f.IntVar(&limits.Kept, "max-kept", limits.Kept, "most searches whose results are kept: the oldest are removed first")
 	return cmd
 }

@@ -28,17 +28,18 @@ func (a *app) blastWarm() *cobra.Command {
 		Use:   "warm NAME... | --all",
 		Short: "Put databases into this machine's memory",
 		Long: `Put all fragments of databases into memory, on a tmpfs (PREMIX_BLAST_RAM, or a directory
-of yours in /dev/shm), where searches find them from then on. The page cache lets go of
-the copy on disk, so that there is one copy in memory, whoever searches.
+of yours in /dev/shm), where searches find them from then on. The copy on disk leaves the
+page cache, so that there is one copy in memory for all searches.
 
 A database that does not fit is refused. It may take what is available, less a tenth of
 the machine's memory, within the limits of cgroups and of the tmpfs; or --memory.
 
-After a reboot premix blast warm --all brings back what was warm, from the copy on disk.`,
+After a reboot premix blast warm --all loads the databases that were in memory again, from
+the copy on disk.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case all && len(args) > 0:
-				return &usageError{errors.New("names are given, and --all"), "leave one of them away"}
+				return &usageError{errors.New("names and --all exclude each other"), "leave one of them out"}
 			case !all && len(args) == 0:
 				return arguments("NAME")(cmd, args)
 			}
@@ -98,8 +99,8 @@ After a reboot premix blast warm --all brings back what was warm, from the copy 
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all databases that were warm, as after a reboot")
-	cmd.Flags().Var(&memory, "memory", "most that a database may take, as in 16G (default: what is to spare)")
+	cmd.Flags().BoolVar(&all, "all", false, "all databases that were in memory, as after a reboot")
+	cmd.Flags().Var(&memory, "memory", "most memory of a database, as in 16G (default: the available memory)")
 	return cmd
 }
 
@@ -113,8 +114,8 @@ func (a *app) blastEvict() *cobra.Command {
 	return &cobra.Command{
 		Use:   "evict NAME...",
 		Short: "Take databases out of memory",
-		Long: `Take databases out of memory. Searches that use them there are waited for; those that
-begin meanwhile use the copy on disk.`,
+		Long: `Take databases out of memory, after the searches that use them there have ended. Searches
+that begin in the meantime use the copy on disk.`,
 		Args: someArguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			home, err := database.Home()
@@ -129,7 +130,7 @@ begin meanwhile use the copy on disk.`,
 				}
 				rows = append(rows, evictedRow{name, freed})
 				if !a.json {
-					fmt.Fprintf(a.stdout, "%s: %s of memory are free again\n", name, units.Size(freed))
+					fmt.Fprintf(a.stdout, "%s: freed %s of memory\n", name, units.Size(freed))
 				}
 			}
 			if a.json {

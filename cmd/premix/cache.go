@@ -17,7 +17,7 @@ import (
 func (a *app) cacheCommand() *cobra.Command {
 	cmd := group("status, drop, pin, unpin or check", &cobra.Command{
 		Use:   "cache",
-		Short: "Show and manage what this node has of its trees",
+		Short: "Show and manage the cached trees of this node",
 	})
 	cmd.AddCommand(a.cacheStatus(), a.cacheDrop(), a.cachePin(), a.cacheUnpin(), a.cacheCheck())
 	return cmd
@@ -36,7 +36,7 @@ func startedNode(ctx context.Context) (*node.Client, error) {
 func (a *app) cacheStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "List the trees in the cache, and what they take",
+		Short: "List the trees in the cache, and their sizes",
 		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			ctx, done := storeContext()
@@ -124,14 +124,14 @@ func (a *app) cacheChange(verb, short, long, past string, do func(*node.Client, 
 }
 
 func (a *app) cacheDrop() *cobra.Command {
-	cmd, _ := a.cacheChange("drop", "Remove a tree from the cache", `Remove a tree from the cache. A tree that is mounted goes on working: what is read is
-fetched again.`, "dropped", (*node.Client).Drop)
+	cmd, _ := a.cacheChange("drop", "Remove a tree from the cache", `Remove a tree from the cache. A mounted tree continues to work: reads fetch its content
+again.`, "dropped", (*node.Client).Drop)
 	return cmd
 }
 
 func (a *app) cachePin() *cobra.Command {
-	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Keep what is here of a tree, and what comes, from being evicted. With --ram all of it
-is brought into memory, and stays there.`, "pinned", (*node.Client).Pin)
+	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Keep the cached parts of a tree, and those that arrive later, from being evicted. With
+--ram the whole tree is fetched into memory, and stays there.`, "pinned", (*node.Client).Pin)
 	cmd.Flags().BoolVar(&r.RAM, "ram", false, "in memory")
 	return cmd
 }
@@ -144,9 +144,9 @@ func (a *app) cacheUnpin() *cobra.Command {
 func (a *app) cacheCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Hash all that the cache holds, and remove what is wrong",
-		Long: `Hash all that the cache holds, and remove what is wrong: it is fetched again when it
-is read. Exits with 1 if anything was wrong.`,
+		Short: "Verify the cache, and remove wrong parts",
+		Long: `Hash the whole content of the cache, and remove wrong parts: they are fetched again when
+they are read. Exits with 1 if a part was wrong.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			ctx, done := storeContext()
@@ -187,5 +187,5 @@ func (*cacheDamage) ExitCode() exit.Code { return exit.Failed }
 
 // Hint returns the advice for the user.
 func (e *cacheDamage) Hint() string {
-	return "they were removed, and are fetched again when they are read; look at the disk"
+	return "they were removed, and are fetched again when they are read; check the disk"
 }

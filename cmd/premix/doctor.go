@@ -13,7 +13,7 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what this machine can do, and what to install for the rest",
+		Short: "Report the abilities of this machine, and the packages to install for the rest",
 		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			ctx, _ := interruptible()

@@ -21,7 +21,7 @@ type engineFlags struct {
 
 func (e *engineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: "+engines)
+	f.StringVar(&e.name, "engine", engineLocal, "system that runs the tasks: "+engines)
 	f.StringArrayVar(&e.options, "engine-opt", nil, "option of the engine, as KEY=VALUE; may be repeated")
 }
 
@@ -36,7 +36,7 @@ const engines = "local, slurm, kubernetes"
 func (e *engineFlags) open(o *pilot.Options) (pilot.Engine, error) {
 	if e.name == engineLocal {
 		if len(e.options) > 0 {
-			return nil, &usageError{fmt.Errorf("--engine-opt %s is for other engines", e.options[0]), "say which with --engine"}
+			return nil, &usageError{fmt.Errorf("--engine-opt %s is for another engine", e.options[0]), "name the engine with --engine"}
 		}
 		return nil, nil
 	}
@@ -80,7 +80,7 @@ func allocation(o *pilot.WorkOptions) error {
 		slurm.Allocation(o)
 		return nil
 	default:
-		return &usageError{fmt.Errorf("there is no engine %q", o.Engine), "this command is given by premix itself"}
+		return &usageError{fmt.Errorf("there is no engine %q", o.Engine), "premix itself runs this command"}
 	}
 }
 

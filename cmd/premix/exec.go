@@ -39,9 +39,9 @@ func (a *app) execCommand() *cobra.Command {
 		Use:   "exec [--store DIR | --origin URL] [flags] IMAGE -- [CMD...]",
 		Short: "Run a command in an image of a store",
 		Long: `Mount the root of an image, and run a command in it with runc: with the image's
-environment, user and working directory, and without waiting for all of the image.
-What the command writes in the root is gone afterwards. Its exit status is that of
-premix. Without CMD the image's own is run. It needs root.
+environment, user and working directory, while the image arrives. Files that the
+command writes in the root are removed afterwards. premix exits with the status of the
+command. Without CMD the image's own command is run. It needs root.
 
   premix exec --store /srv/store --bind $PWD:/data biodepot/star:2.7 -- STAR --version`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +60,7 @@ premix. Without CMD the image's own is run. It needs root.
 			case len(r.Command) > 0 && r.Command[0] == "--":
 				r.Command = r.Command[1:]
 			case len(r.Command) > 0 && strings.HasPrefix(r.Command[0], "-"):
-				return &usageError{fmt.Errorf("%s stands behind the image, where the command begins", r.Command[0]), "options of premix exec stand before IMAGE, and a command after --"}
+				return &usageError{fmt.Errorf("%s comes after the image, where the command begins", r.Command[0]), "put options of premix exec before IMAGE, and the command after --"}
 			}
 			if r.Binds, err = parseBinds(binds); err != nil {
 				return err
@@ -92,11 +92,11 @@ premix. Without CMD the image's own is run. It needs root.
 	f.SetInterspersed(false) // the words after IMAGE belong to the command
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringArrayVar(&binds, "bind", nil, "SRC:DST[:ro], a file or directory that the command sees at DST; may be repeated")
-	f.StringArrayVar(&r.Env, "env", nil, "NAME=VALUE, besides the image's environment; may be repeated")
+	f.StringArrayVar(&r.Env, "env", nil, "NAME=VALUE, added to the image's environment; may be repeated")
 	f.StringVar(&r.Workdir, "workdir", "", "working directory (default: the image's)")
 	f.StringVar(&r.User, "user", "", "USER[:GROUP], names or numbers (default: the image's)")
 	f.StringVar(&r.Network, "network", bundle.NetworkHost, "host or none")
-	f.StringVar(&r.Scratch, "scratch", "", "directory on a disk for what the command writes in the root (default: memory)")
+	f.StringVar(&r.Scratch, "scratch", "", "directory on a disk for files that the command writes in the root (default: memory)")
 	return cmd
 }
 
@@ -145,7 +145,7 @@ func parseBinds(list []string) ([]bundle.Bind, error) {
 			source, err = filepath.EvalSymlinks(source)
 		}
 		if err != nil {
-			return nil, &usageError{fmt.Errorf("--bind %s: %w", text, err), "SRC must be there"}
+			return nil, &usageError{fmt.Errorf("--bind %s: %w", text, err), "SRC must exist"}
 		}
 		binds = append(binds, bundle.Bind{Source: source, Target: filepath.Clean(parts[1]), ReadOnly: len(parts) == 3 && parts[2] == "ro"})
 	}

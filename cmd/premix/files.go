@@ -12,8 +12,8 @@ import (
 func (a *app) filesCommand() *cobra.Command {
 	cmd := group("a command, as listed by premix files --help,", &cobra.Command{
 		Use:   "files",
-		Short: "Tell what lies in directories of millions of files, and move it by rules",
-		Long: `Scan directories into a table, one row a file, and see what takes the space.
+		Short: "Scan directories of millions of files, and move files by rules",
+		Long: `Scan directories into a table, one row per file, and see which files take the space.
 
   premix files scan /project -o scan.parquet
   premix files report scan.parquet
@@ -31,7 +31,7 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 type unreadFiles struct{ sum *files.Summary }
 
 func (e *unreadFiles) Error() string {
-	return fmt.Sprintf("%d of %d entries could not be read; their rows in %s say why", e.sum.Unread, e.sum.Entries, e.sum.Table)
+	return fmt.Sprintf("%d of %d entries could not be read; their rows in %s have the reasons", e.sum.Unread, e.sum.Entries, e.sum.Table)
 }
 
 // ExitCode implements exit.Coded.

@@ -15,8 +15,8 @@ func (a *app) filesDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff TABLE TABLE",
 		Short: "Compare two scans",
-		Long: `Compare two scans of the same directories: what was added, removed and changed, where
-and whose it is, and which files gained or lost most.`,
+		Long: `Compare two scans of the same directories: the entries that were added, removed and
+changed, their places and owners, and the files that gained or lost most.`,
 		Args: arguments("TABLE", "TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			var tables [2]*files.Table

@@ -33,7 +33,7 @@ Each line of output is a file that moved, or could not.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if file == "" {
-				return &usageError{errors.New("--tiers is missing"), "write --tiers TIERS.yaml; docs/files-tiers.md shows one"}
+				return &usageError{errors.New("--tiers is missing"), "give --tiers TIERS.yaml; docs/files-tiers.md has an example"}
 			}
 			return a.mountTiers(file, args[0])
 		},

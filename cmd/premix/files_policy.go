@@ -36,8 +36,8 @@ func (a *app) filesPolicy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy RULES TABLE (--dry-run | --apply --journal DIR)",
 		Short: "Place, move, pack and delete files by rules",
-		Long: `Apply rules to what a scan found. Rules are SQL, one file of them, and each entry
-belongs to the first rule that it matches:
+		Long: `Apply rules to the entries of a scan. Rules are SQL in one file, and each entry belongs
+to the first rule that it matches:
 
   CREATE POOL flash AT '/flash';
   CREATE POOL disk AT '/disk';
@@ -47,34 +47,35 @@ belongs to the first rule that it matches:
 
   premix files policy rules.sql scan.parquet --dry-run
 
-says what would be done, by which rule and why, and changes nothing. Then
+prints the actions, with the rule and the reason of each, and changes nothing. Then
 
   premix files policy rules.sql scan.parquet --apply --journal DIR
 
-does it. What has changed since the scan is skipped. DIR has the plan and, as JSON
-Lines, who did what by which rule. The same command goes on where one was killed.`,
+executes them. Files that have changed since the scan are skipped. DIR has the plan and,
+as JSON Lines, each action with its user and rule. After a kill, the same command
+continues.`,
 		Args: arguments("RULES", "TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case o.dryRun && o.apply:
-				return &usageError{errors.New("--dry-run and --apply exclude each other"), "see first what would be done: --dry-run"}
+				return &usageError{errors.New("--dry-run and --apply exclude each other"), "print the actions first: --dry-run"}
 			case o.apply && o.journal == "":
-				return &usageError{errors.New("--journal is missing"), "say where plan and audit go: --journal DIR"}
+				return &usageError{errors.New("--journal is missing"), "name the directory for plan and audit: --journal DIR"}
 			case !o.dryRun && !o.apply:
-				return &usageError{errors.New("neither --dry-run nor --apply is given"), "see first what would be done: --dry-run"}
+				return &usageError{errors.New("neither --dry-run nor --apply is given"), "print the actions first: --dry-run"}
 			}
 			return a.policy(&o, args[0], args[1])
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and why")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the actions and their reasons, and change nothing")
 	f.StringVar(&o.pools, "pools", "", "YAML file that declares pools")
-	f.Var(&o.samples, "samples", "files of each rule that a dry run names")
+	f.Var(&o.samples, "samples", "number of files that a dry run names for each rule")
 	f.BoolVar(&o.apply, "apply", false, "do it")
 	f.StringVar(&o.journal, "journal", "", "directory for plan and audit")
-	f.Var(&o.files, "files-per-second", "act on no more files (default: as many as can be)")
-	f.Var(&o.bytes, "bytes-per-second", "copy no more, as in 100M (default: as much as can be)")
-	f.Var(&o.workers, "workers", "files that are copied at a time (default 4)")
+	f.Var(&o.files, "files-per-second", "most actions a second (default: no limit)")
+	f.Var(&o.bytes, "bytes-per-second", "most bytes to copy a second, as in 100M (default: no limit)")
+	f.Var(&o.workers, "workers", "simultaneous copies (default 4)")
 	return cmd
 }
 

@@ -22,10 +22,10 @@ func (a *app) filesReport() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "report TABLE",
-		Short: "Tell what a scan found",
-		Long: `Sum a scan up: deciles of size, how much of what size and what age there is, whose it
-is, and which directories hold one file or thousands. Of a file with several names one
-counts. With --html a page of tables and histograms is written, which needs nothing else.`,
+		Short: "Sum up a scan",
+		Long: `Sum up a scan: deciles of size, files by size, age and owner, and the directories that
+hold one file or thousands. A file with several names counts once. With --html a
+self-contained page of tables and histograms is written.`,
 		Args: arguments("TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			t, err := files.OpenTable(args[0])
@@ -49,7 +49,7 @@ counts. With --html a page of tables and histograms is written, which needs noth
 		},
 	}
 	outputFlag(cmd, &html, "html", "", outputs.Page, "write a page to this file, too")
-	cmd.Flags().Var(&top, "top", "rows of tables that have no natural end")
+	cmd.Flags().Var(&top, "top", "rows of tables without a natural end")
 	return cmd
 }
 

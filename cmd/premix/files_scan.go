@@ -22,8 +22,8 @@ func (a *app) filesScan() *cobra.Command {
 		Use:   "scan DIR... -o TABLE",
 		Short: "Scan directories into a table",
 		Long: `Walk through directories, many at a time, and write one row an entry into a Parquet
-file, which appears whole or not at all. Symbolic links are not followed. What cannot
-be read has a row that says why, and the exit code is then 1.`,
+file, which appears whole or not at all. Symlinks are not followed. An entry that cannot
+be read has a row with the reason, and the exit code is then 1.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return &usageError{errors.New("DIR is missing"), "usage: " + cmd.UseLine()}
@@ -32,7 +32,7 @@ be read has a row that says why, and the exit code is then 1.`,
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if o.Table == "" {
-				return &usageError{errors.New("-o is missing"), "say where the table goes: -o scan.parquet"}
+				return &usageError{errors.New("-o is missing"), "name the file for the table: -o scan.parquet"}
 			}
 			ctx, done := storeContext()
 			defer done()
@@ -62,7 +62,7 @@ be read has a row that says why, and the exit code is then 1.`,
 	}
 	f := cmd.Flags()
 	outputFlag(cmd, &o.Table, "output", "o", outputs.Table, "file of the table")
-	f.Var(&workers, "workers", "directories that are read at a time (default: twice the cores, at least 4)")
+	f.Var(&workers, "workers", "directories to read at the same time (default: twice the cores, at least 4)")
 	f.BoolVar(&o.OneFS, "one-file-system", false, "don't enter other file systems")
 	return cmd
 }
@@ -78,7 +78,7 @@ func (a *app) printScan(sum *files.Summary) error {
 	_, err := fmt.Fprintf(a.stdout, "%d files and %d directories, %s in files, in %s (%.0f entries a second): %s\n",
 		sum.Files, sum.Directories, units.Size(sum.Bytes), sum.Took.Round(10*time.Millisecond), rate, sum.Table)
 	if err == nil && sum.Vanished > 0 {
-		_, err = fmt.Fprintf(a.stdout, "%d entries vanished meanwhile\n", sum.Vanished)
+		_, err = fmt.Fprintf(a.stdout, "%d entries vanished during the scan\n", sum.Vanished)
 	}
 	return err
 }

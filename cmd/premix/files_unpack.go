@@ -9,10 +9,10 @@ import (
 func (a *app) filesUnpack() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unpack DIR",
-		Short: "Give a packed directory back",
+		Short: "Unpack a packed directory",
 		Long: `Copy the tree that is mounted at DIR beside it, compare, and put the copy in its place.
-The tree stays in the store. It may be interrupted at any moment; the same command goes
-on.`,
+The tree stays in the store. The command may be interrupted at any moment; the same
+command continues.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, done := storeContext()

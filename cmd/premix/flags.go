@@ -63,7 +63,7 @@ func (k *startFlag) Set(s string) error {
 		*k = startFlag(s)
 		return nil
 	case "fork", "copy":
-		return fmt.Errorf("%s starts are gone, write hot instead: a hot start needs no root and no CRIU", s)
+		return fmt.Errorf("%s starts were removed, give hot instead: a hot start needs neither root nor CRIU", s)
 	}
 	return errors.New("it is one of auto, hot and cold")
 }

@@ -17,15 +17,15 @@ func (a *app) hotCommand() *cobra.Command {
 	var exe string
 	cmd := &cobra.Command{
 		Use:   "hot [flags] -- COMMAND...",
-		Short: "Run a command in place, hot where that is possible",
-		Long: `Run a command as it stands: in this directory, with these streams, arguments and
-environment. It starts hot where a snapshot serves it, and plainly otherwise. Its output,
-its files and its exit status are the same.
+		Short: "Run a command in place, with a hot start if possible",
+		Long: `Run a command unchanged: in this directory, with these streams, arguments and
+environment. It starts hot if a snapshot fits it, and plainly otherwise. Its output, its
+files and its exit status are the same.
 
   premix hot -- bwa mem -t 4 ref/genome.fa a_1.fq a_2.fq
 
-The first call of a command is noted, and a snapshot is prepared beside a later one. With
---why nothing is run: the roles of all words are printed, and how the command would start.
+The first call of a command is recorded, and a snapshot is prepared beside a later one.
+With --why nothing is run: premix prints the roles of all words and the kind of start.
 
 premix shim makes a directory for PATH, with which pipelines call tools in this way.`,
 		DisableFlagsInUseLine: true,
@@ -48,7 +48,7 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 			return writeExplanation(a.stdout, x)
 		},
 	}
-	cmd.Flags().BoolVar(&why, "why", false, "print how the command would start, and the roles of its words")
+	cmd.Flags().BoolVar(&why, "why", false, "print the kind of start and the roles of the words, and run nothing")
 	cmd.Flags().StringVar(&exe, "exe", "", "program of the command")
 	cmd.Flags().BoolVar(&noted, "noted", false, "the call has been noted")
 	hide(cmd, "exe", "noted")
@@ -73,7 +73,7 @@ func commandAfterDashes(cmd *cobra.Command, args []string) error {
 	case cmd.ArgsLenAtDash() < 0 && nearCommand(cmd, args[0]) != "":
 		return noCommand(cmd, args[0])
 	}
-	return &usageError{fmt.Errorf("%q does not stand behind --", args[0]), "put -- before the command: " + cmd.CommandPath() + " -- " + strings.Join(args, " ")}
+	return &usageError{fmt.Errorf("%q is not after --", args[0]), "put -- before the command: " + cmd.CommandPath() + " -- " + strings.Join(args, " ")}
 }
 
 func writeExplanation(w io.Writer, x *dropin.Explanation) error {

@@ -15,7 +15,7 @@ import (
 func (a *app) hotStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "List the snapshots of commands, and why tools started cold",
+		Short: "List the snapshots of commands, and the reasons for cold starts",
 		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			set, err := dropin.ReadSettings()

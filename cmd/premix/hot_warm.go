@@ -20,11 +20,11 @@ func (a *app) hotWarmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "warm [flags] -- COMMAND...",
 		Short: "Prepare a snapshot for a command now",
-		Long: `Prepare a snapshot for a command now. The command is not run over its inputs: the head
-of each is a probe, and the outputs for it are compared with those of a plain start.
+		Long: `Prepare a snapshot for a command now. The command is not run over its whole inputs: the
+head of each is a probe, and the outputs of a hot and a plain start over it are compared.
 
-Calls are served whose words for inputs, outputs and labels have the same lengths, and
-whose standard streams are of the same kinds. --streams says which these are.
+The snapshot serves calls whose words for inputs, outputs and labels have the same
+lengths, and whose standard streams are of the same kinds, which --streams names.
 
   premix hot warm --streams null,pipe,file -- bwa mem ref/genome.fa a_1.fq a_2.fq`,
 		DisableFlagsInUseLine: true,
@@ -65,7 +65,7 @@ whose standard streams are of the same kinds. --streams says which these are.
 	f.BoolVar(&beside, "beside", false, "a call of the command is running")
 	f.StringVar(&exe, "exe", "", "program of the command")
 	f.Var(&quota, "quota", "size up to which snapshots are kept, as in 50G (default: $PREMIX_HOT_QUOTA, or quota in hot.yaml, or 32G)")
-	f.Var(&streams, "streams", "kinds of standard input, output and error: null, file, pipe, terminal; joined, for an error that goes where the output goes")
+	f.Var(&streams, "streams", "kinds of standard input, output and error: null, file, pipe, terminal; joined, for standard error in the same place as the output")
 	hide(cmd, "beside", "exe")
 	return cmd
 }

@@ -9,8 +9,8 @@ func (a *app) imageCommand() *cobra.Command {
 	cmd := group("a command, as listed by premix image --help,", &cobra.Command{
 		Use:   "image",
 		Short: "Bring container images into a store",
-		Long: `An image in a store is a handful of trees: one for each layer, which images share, and
-one for the root that a container sees.
+		Long: `An image in a store is a few trees: one for each layer, which images share, and one for
+the root that a container sees.
 
   premix image add --store /srv/store oci:./star-layout biodepot/star:2.7
   premix exec --store /srv/store biodepot/star:2.7 -- STAR --version`,

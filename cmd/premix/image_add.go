@@ -33,16 +33,16 @@ func (a *app) imageAdd(o *storeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add SOURCE [NAME:TAG]",
 		Short: "Add an image, unmodified, from a registry, an archive, a layout or a directory",
-		Long: `Add an image and let NAME:TAG, or its own name, stand for it. SOURCE is one of
+		Long: `Add an image under the name NAME:TAG, or its own name. SOURCE is one of
 
   oci:DIR, oci:DIR:NAME, oci:DIR@DIGEST   an OCI layout, as skopeo and buildah write it
-  docker-archive:FILE[:NAME:TAG]          what docker save wrote
-  docker://REGISTRY/NAME:TAG              an image in a registry; docker:// may be left out
-  dir:DIR, ./DIR, /DIR                    a root, unpacked already
+  docker-archive:FILE[:NAME:TAG]          an archive of docker save
+  docker://REGISTRY/NAME:TAG              an image in a registry; docker:// is optional
+  dir:DIR, ./DIR, /DIR                    an unpacked root
 
 Layers become trees of their own, unpacked as containerd unpacks them; those that the
 store has are not unpacked again. All digests are verified before a tag changes.
-Credentials for registries are those of docker login.`,
+Credentials for registries come from docker login.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
@@ -92,7 +92,7 @@ Credentials for registries are those of docker login.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&opt.Platform, "platform", "", "which image of several, as in linux/arm64 (default: this machine's)")
+	f.StringVar(&opt.Platform, "platform", "", "platform of the image, as in linux/arm64 (default: this machine's)")
 	f.Var(&maxBytes, "max-bytes", "refuse an image that unpacks to more (default 256G)")
 	f.Int64Var(&opt.MaxEntries, "max-entries", image.DefaultEntries, "refuse an image with more files, directories and links")
 	f.BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")

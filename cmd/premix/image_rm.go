@@ -18,8 +18,8 @@ func (a *app) imageRm(o *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME[:TAG]...",
 		Short: "Remove images, and the layers that no other image needs",
-		Long: `Take the tags of images away, and those of layers that no image needs any more. What
-they take up is given back by the next premix store gc.`,
+		Long: `Remove the tags of images, and the tags of layers that no image needs any more. The next
+premix store gc frees their space.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return arguments("NAME")(cmd, args)

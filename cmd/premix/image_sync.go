@@ -26,16 +26,16 @@ func (a *app) imageSync(o *storeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync LIST.yaml",
 		Short: "Keep the images of a watch list up to date",
-		Long: `Keep a store's images as a watch list says: tags of registries, with wildcards. New
-and changed images are added, and those that left the list or their registry are removed.
-It goes on until SIGTERM or SIGINT; the list may be changed meanwhile, and SIGHUP asks for
-a round at once.
+		Long: `Keep a store's images equal to a watch list: tags of registries, with wildcards. New and
+changed images are added, and images that left the list or their registry are removed.
+The command runs until SIGTERM or SIGINT; the list may be changed while it runs, and
+SIGHUP starts a round at once.
 
   premix image sync --store /srv/store images.yaml
   premix image sync --store /srv/store images.yaml --once      (for cron)
   premix image sync --store /srv/store images.yaml --status
 
-See docs/image.md for what a list can say.`,
+docs/image.md describes the list.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if schema && len(args) == 0 {
 				return nil
@@ -68,9 +68,9 @@ See docs/image.md for what a list can say.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&once, "once", false, "make one round and end; the status tells whether all images are as the list says")
-	f.BoolVar(&status, "status", false, "tell what is known of the list's images, and ask nobody")
-	f.BoolVar(&opt.Eager, "now", false, "try also what failed lately")
+	f.BoolVar(&once, "once", false, "make one round and end, with status 0 if all images agree with the list")
+	f.BoolVar(&status, "status", false, "print the known state of the list's images, without asking registries")
+	f.BoolVar(&opt.Eager, "now", false, "try recently failed images, too")
 	f.BoolVar(&schema, "schema", false, "print the JSON Schema of a watch list")
 	f.Var(&maxBytes, "max-bytes", "refuse an image that unpacks to more (default 256G)")
 	f.Int64Var(&opt.Add.MaxEntries, "max-entries", image.DefaultEntries, "refuse an image with more files, directories and links")
@@ -138,7 +138,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt tagsync.Options) error
 	d := &tagsync.Daemon{Store: s, File: file, Options: opt, Now: now,
 		Broken: func(err error) {
 			a.tell(err)
-			fmt.Fprintln(a.stderr, "note: the list as it was before goes on")
+			fmt.Fprintln(a.stderr, "note: the previous list stays in use")
 		},
 		Done: func(sum *tagsync.Summary, err error) error {
 			var access *store.AccessError
@@ -179,7 +179,7 @@ func (a *app) syncRow(r tagsync.Row) {
 	case tagsync.Removed:
 		fmt.Fprintf(a.stdout, "removed %s\n", what)
 	case tagsync.Vanished:
-		fmt.Fprintf(a.stdout, "%s stays for now: %s is gone since %s\n", what, r.Source, r.Gone.Local().Format(time.DateTime))
+		fmt.Fprintf(a.stdout, "%s stays for now: %s has been missing since %s\n", what, r.Source, r.Gone.Local().Format(time.DateTime))
 	case tagsync.Waiting:
 		fmt.Fprintf(a.stderr, "note: %s is not tried before %s: %s\n", what, r.Retry.Local().Format(time.DateTime), r.Error)
 	case tagsync.Failed:

@@ -21,7 +21,7 @@ var version = "(devel)"
 func main() {
 	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
 		// The environment belongs to another user: PATH, PREMIX_HOME and many more.
-		fmt.Fprintln(os.Stderr, "error: premix is set-user-ID or set-group-ID, which it must not be\nhint: chmod ug-s the binary, and use sudo")
+		fmt.Fprintln(os.Stderr, "error: premix must not be set-user-ID or set-group-ID\nhint: chmod ug-s the binary, and use sudo")
 		os.Exit(int(exit.Usage))
 	}
 	if calls.Beside() {

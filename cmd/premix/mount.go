@@ -21,10 +21,9 @@ func (a *app) mountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mount [--origin URL]... REF DIR",
 		Short: "Mount a tree of a store",
-		Long: `Mount a tree, and return when it is usable; what is read is fetched then, and
-verified. REF is NAME[:TAG] or NAME@DIGEST, DIR an empty directory, whose last
-part is made if it is missing. The node, which serves the mount, is started if it
-does not run.
+		Long: `Mount a tree, and return when it is usable; reads fetch its content, and verify it.
+REF is NAME[:TAG] or NAME@DIGEST, DIR an empty directory, whose last part is made if it
+is missing. The node, which serves the mount, is started if it is not running.
 
   premix mount --origin https://example.org/store refs/bacteria:2026 /mnt/refs`,
 		Args: arguments("REF", "DIR"),
@@ -54,8 +53,8 @@ does not run.
 	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
 	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
-	f.Var(&background, "background", "fetch all of the tree at this rate, as in 20M, bytes a second")
-	f.Var(&backend, "backend", "how the kernel reads: auto, erofs or fuse")
-	f.BoolVar(&wish.AllowRollback, "allow-rollback", false, "take a tag that is older than one that was seen")
+	f.Var(&background, "background", "fetch all of the tree at this rate in bytes a second, as in 20M")
+	f.Var(&backend, "backend", "way in which the kernel reads: auto, erofs or fuse")
+	f.BoolVar(&wish.AllowRollback, "allow-rollback", false, "accept a tag that is older than a known one")
 	return cmd
 }

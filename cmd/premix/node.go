@@ -31,9 +31,9 @@ func (a *app) nodeStart() *cobra.Command {
 	var metrics node.Config
 	cmd := &cobra.Command{
 		Use:   "start",
-		Short: "Start the node, and mount again what a dead one has left",
-		Long: `Start the node, and mount again what a node that was killed has left. It is
-optional: premix mount does it where no node runs.`,
+		Short: "Start the node, and restore the mounts of a dead one",
+		Long: `Start the node, and restore the mounts of a node that was killed. This is optional:
+premix mount does it if no node is running.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, done := storeContext()
@@ -95,8 +95,8 @@ optional: premix mount does it where no node runs.`,
 	f := cmd.Flags()
 	f.StringVar(&metrics.MetricsListen, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT or unix:PATH")
 	f.StringVar(&metrics.MetricsTokens, "metrics-token-file", "", "file of tokens, one a line: Prometheus must have one")
-	f.BoolVar(&metrics.MetricsOpen, "metrics-open", false, "give metrics to everyone who can reach the address")
-	f.StringArrayVar(&metrics.MetricsHosts, "metrics-host", nil, "name by which the address is called, besides localhost; may be repeated")
+	f.BoolVar(&metrics.MetricsOpen, "metrics-open", false, "give metrics to all clients that can reach the address")
+	f.StringArrayVar(&metrics.MetricsHosts, "metrics-host", nil, "further host name of the address, besides localhost; may be repeated")
 	return cmd
 }
 
@@ -136,14 +136,14 @@ func (a *app) nodeStop() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&lazy, "lazy", false, "also where mounts are in use: who holds one gets errors from then on")
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "also where mounts are in use: their processes get errors from then on")
 	return cmd
 }
 
 func (a *app) nodeRestart() *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart",
-		Short: "Have this binary go on with the live mounts",
+		Short: "Continue the live mounts with this binary",
 		Long: `Replace the process that serves the mounts by one of this binary, as after an
 upgrade. Mounts stay, and readers wait for some milliseconds.`,
 		Args: arguments(),
@@ -161,7 +161,7 @@ upgrade. Mounts stay, and readers wait for some milliseconds.`,
 			if a.json {
 				return a.printJSON(s)
 			}
-			_, err = fmt.Fprintf(a.stdout, "premix %s goes on with %d mounts\n", s.Premix, len(s.Mounts))
+			_, err = fmt.Fprintf(a.stdout, "premix %s continues with %d mounts\n", s.Premix, len(s.Mounts))
 			return err
 		},
 	}
@@ -170,7 +170,7 @@ upgrade. Mounts stay, and readers wait for some milliseconds.`,
 func (a *app) nodeStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Tell how the node, its mounts and their origins are",
+		Short: "Show the state of the node, its mounts and their origins",
 		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			ctx, done := storeContext()
@@ -212,7 +212,7 @@ func statusText(s *node.Status) string {
 	fmt.Fprintf(&b, "node: premix %s, processes %d and %d, since %s\n", s.Premix, s.Supervisor, s.Worker, s.Since.Local().Format(time.DateTime))
 	fmt.Fprintf(&b, "cache: %s\n", s.Cache)
 	if s.Deaths > 0 {
-		fmt.Fprintf(&b, "its worker died %d times lately, see %s/log\n", s.Deaths, s.Dir)
+		fmt.Fprintf(&b, "its worker died %d times recently, see %s/log\n", s.Deaths, s.Dir)
 	}
 	for _, m := range s.Mounts {
 		fmt.Fprintf(&b, "\n%s on %s\n", m.Ref, m.Dir)

@@ -19,10 +19,10 @@ func (a *app) prepareCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "prepare RECIPE",
-		Short: "Make and prove what hot starts of a recipe need",
-		Long: `Make and prove what hot starts of a recipe need. It is optional: run does it where
-it is needed. The proof takes the recipe's probe, or the first sample of the sheet
-given with --probe; without either it is left to the first run.`,
+		Short: "Make and prove the snapshot of a recipe",
+		Long: `Make and prove the snapshot for hot starts of a recipe. This is optional: run does it
+if it is needed. The proof uses the recipe's probe, or the first sample of the sheet
+of --probe; without either, the first run does the proof.`,
 		Args: arguments("RECIPE"),
 		RunE: func(_ *cobra.Command, args []string) (err error) {
 			if o.Store, err = snapshotStore(o.Store, false); err != nil {
@@ -47,8 +47,8 @@ given with --probe; without either it is left to the first run.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Sheet, "probe", "", "sample sheet whose first sample is the probe")
-	f.Var(&start, "start", "start to prepare: auto, hot or cold")
-	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
+	f.Var(&start, "start", "kind of start to prepare: auto, hot or cold")
+	f.BoolVar(&o.Trust, "trust", false, "start hot even if memory differs without a known reason")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)

@@ -39,11 +39,10 @@ func (a *app) replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay TRACE",
 		Short: "Replay a workload under scheduling policies",
-		Long: `Replay the jobs of a trace on a machine under one or more scheduling policies, and
-tell what they would have waited. The trace is a Standard Workload File, an output of
-sacct (--parsable2 or --json), a trace of Nextflow, a WfInstance, or a directory of
-premix run or premix task; files may be compressed. The machine is that which the trace
-tells of, or one in a YAML file.
+		Long: `Replay the jobs of a trace on a machine under one or more scheduling policies, and print
+their waits. The trace is a Standard Workload File, an output of sacct (--parsable2 or
+--json), a trace of Nextflow, a WfInstance, or a directory of premix run or premix task;
+files may be compressed. The machine is the machine of the trace, or one in a YAML file.
 
   premix replay LCG.swf.gz --policy easy
   premix replay jobs.txt --policy recorded,easy,multifactor --machine cluster.yaml --html compare.html`,
@@ -55,13 +54,13 @@ tells of, or one in a YAML file.
 	f := cmd.Flags()
 	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(scheduling.Built(), ", ")+", names of --policies, exec:COMMAND")
 	f.StringVar(&o.file, "policies", "", "YAML file of policies")
-	f.StringVar(&o.machine, "machine", "", "YAML file of the machine (default: what the trace tells)")
-	f.Var(&o.cores, "cores", "cores of the machine, where there is no file of it")
-	f.StringVar(&o.estimates, "estimates", simulate.Asked, "how long policies believe that jobs run: asked, exact or learned")
+	f.StringVar(&o.machine, "machine", "", "YAML file of the machine (default: the machine of the trace)")
+	f.Var(&o.cores, "cores", "cores of the machine, if it has no YAML file")
+	f.StringVar(&o.estimates, "estimates", simulate.Asked, "run times that policies expect of jobs: asked, exact or learned")
 	f.BoolVar(&o.kill, "kill", false, "end jobs at their time limit")
 	f.Var(&o.overhead, "overhead", "time that each job needs to start, holding its cores")
-	f.Var(&o.pack, "pack", "put short jobs together to packs of about this time")
-	f.StringVar(&o.columns, "columns", "", "columns of sacct's output, where it has no header line (default: XDMoD's)")
+	f.Var(&o.pack, "pack", "combine short jobs into packs of about this time")
+	f.StringVar(&o.columns, "columns", "", "columns of sacct's output, if it has no header line (default: XDMoD's)")
 	outputFlag(cmd, &o.html, "html", "", outputs.Page, "file for a page with curves and a Gantt chart")
 	f.StringVar(&o.parquet, "parquet", "", "directory for tables of jobs, policies and curves")
 	outputNames(cmd, func([]string) []string {

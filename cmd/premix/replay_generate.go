@@ -33,18 +33,18 @@ func (a *app) replayGenerate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate --like TRACE --jobs N -o FILE",
 		Short: "Make a longer trace like another one",
-		Long: `Fit a model to a trace and make a trace of any number of jobs like it: with its days
-and weeks, sizes, run times and users. It is written as a Standard Workload File. The
+		Long: `Fit a model to a trace, and make a trace of any number of jobs with the same properties:
+days and weeks, sizes, run times and users. It is written as a Standard Workload File. The
 same seed makes the same trace.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			switch {
 			case like == "":
-				return &usageError{fmt.Errorf("--like is missing"), "name the trace that the new one is to be like"}
+				return &usageError{fmt.Errorf("--like is missing"), "name the trace to imitate: --like TRACE"}
 			case out == "":
 				return &usageError{fmt.Errorf("--output is missing"), "name the file to write, or - for standard output"}
 			case !(density > 0 && density <= 1000):
-				return &usageError{fmt.Errorf("--density %g makes no trace", density), "2 is twice as many jobs a day"}
+				return &usageError{fmt.Errorf("--density %g makes no trace", density), "give a number above 0; 2 is twice as many jobs a day"}
 			}
 			t, err := trace.Open(like, trace.Options{})
 			if err != nil {
@@ -75,11 +75,11 @@ same seed makes the same trace.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&like, "like", "", "the trace to be like")
+	cmd.Flags().StringVar(&like, "like", "", "the trace to imitate")
 	outputFlag(cmd, &out, "output", "o", outputs.Trace, "file to write; - is standard output")
 	cmd.Flags().Var(&jobs, "jobs", "number of jobs (default: as many as the trace has)")
 	cmd.Flags().Float64Var(&density, "density", 1, "jobs a day, compared with the trace")
-	cmd.Flags().Uint64Var(&seed, "seed", 1, "what is drawn depends on it alone")
+	cmd.Flags().Uint64Var(&seed, "seed", 1, "seed of the random numbers")
 	return cmd
 }
 
@@ -96,7 +96,7 @@ func (a *app) writeTrace(ctx context.Context, t *trace.Trace, path string, seed 
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return &usageError{err, "give a file with -o that you may write, on a disk with room for it"}
+	return &usageError{err, "give -o a file that you may write, on a disk with enough space"}
 }
 
 // untilDone writes until its context ends.

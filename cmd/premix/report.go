@@ -20,10 +20,10 @@ func (a *app) reportCommand() *cobra.Command {
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
 		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
-timeline of its tasks, to DIR/report.html if not told otherwise. run writes that page
-too, when it ends. With --usage, and of a task directory, it tells instead what tasks
-took of the cores that they held; the page then has box plots of each step, and of a run
-it is written only where --html asks for it.
+timeline of its tasks, to DIR/report.html or the file of --html. premix run writes that
+page too, when it ends. With --usage, and for a task directory, it reports instead the
+use of the cores that tasks held. This page has box plots of each step; for a run it is
+written only with --html.
 
 With --node, and without DIR, it sums up the commands that premix hot and premix shim
 started on this machine in the last seven days.`,
@@ -76,7 +76,7 @@ started on this machine in the last seven days.`,
 		},
 	}
 	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
-	cmd.Flags().BoolVar(&node, "node", false, "what hot starts of commands saved on this machine in seven days")
+	cmd.Flags().BoolVar(&node, "node", false, "time that hot starts of commands saved on this machine in seven days")
 	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
 	outputNames(cmd, func(args []string) []string {
 		if html != "" || node {
@@ -102,7 +102,7 @@ func (a *app) reportNode() error {
 // pageError reports that the page could not be written.
 func pageError(dir, html string, err error) error {
 	if html == "" {
-		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "say with --html FILE where it goes", Err: err}
+		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "name the file with --html FILE", Err: err}
 	}
 	return &usageError{err, "give a file with --html that you may write"}
 }

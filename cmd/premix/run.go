@@ -37,19 +37,19 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run RECIPE SAMPLES.csv --out DIR",
 		Short: "Run a recipe over a sample sheet",
 		Long: `Run a recipe over each sample of a sample sheet. Outputs appear in DIR whole or
-not at all, and a page that sums up as DIR/report.html. Exits with 0 only if all
-tasks succeeded; the same command runs the tasks that are not done.`,
+not at all, with a summary in DIR/report.html. Exits with 0 only if all tasks
+succeeded; the same command runs the tasks that are not done.`,
 		Args: arguments("RECIPE", "SAMPLES.csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Out == "" {
-				return &usageError{errors.New("--out is missing"), "say where the outputs go: --out DIR"}
+				return &usageError{errors.New("--out is missing"), "name the directory for the outputs: --out DIR"}
 			}
 			eng, err := engine.open(&packed)
 			if err != nil {
 				return err
 			}
 			if eng != nil && (jobs > 0 || cores > 0 || memory > 0) {
-				return &usageError{errors.New("--jobs, --cores and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+				return &usageError{errors.New("--jobs, --cores and --memory are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			if o.Store, err = snapshotStore(o.Store, eng != nil); err != nil {
 				return err
@@ -92,16 +92,16 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Out, "out", "", "run directory: outputs, records, state")
-	f.Var(&start, "start", "how tools start: auto, hot or cold")
-	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
-	f.Var(shareFlag{&o.Verify}, "verify", "share of the CPU time in which hot starts are compared with cold ones: a percentage, all or none (default: the recipe's, 2%)")
+	f.Var(&start, "start", "kind of start: auto, hot or cold")
+	f.BoolVar(&o.Trust, "trust", false, "start hot even if memory differs without a known reason")
+	f.Var(shareFlag{&o.Verify}, "verify", "part of the CPU time for comparing hot starts with cold ones: a percentage, all or none (default: the recipe's, 2%)")
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
-	f.Var(&cores, "cores", "cores that tasks take together (default: those of the machine, or as many as --jobs need)")
+	f.Var(&cores, "cores", "cores for all tasks together (default: all of the machine, or as many as --jobs need)")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
-	f.BoolVar(&o.Resume, "resume", false, "also accept a run in DIR whose tasks are all done")
+	f.BoolVar(&o.Resume, "resume", false, "accept also a run in DIR whose tasks are all done")
 	o.Retries = -1
-	f.Var((*retriesFlag)(&o.Retries), "retries", "further tries of a task that failed (default: the recipe's)")
+	f.Var((*retriesFlag)(&o.Retries), "retries", "further tries of a failed task (default: the recipe's)")
 	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
@@ -129,7 +129,7 @@ func snapshotStore(dir string, elsewhere bool) (string, error) {
 		err = hotstart.CheckStore(dir)
 	}
 	if err != nil {
-		return "", &usageError{fmt.Errorf("snapshots cannot be kept as --store says: %w", err), "name a directory that you may write, or leave --store away"}
+		return "", &usageError{fmt.Errorf("snapshots cannot be kept in the directory of --store: %w", err), "name a directory that you may write, or leave out --store"}
 	}
 	return dir, nil
 }

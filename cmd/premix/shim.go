@@ -14,20 +14,20 @@ func (a *app) shimCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shim TOOL...",
 		Short: "Make a directory for PATH with which pipelines start tools hot",
-		Long: `Make a directory with one link a tool, and print it. With this directory first on PATH,
-a pipeline calls tools as before, and they start hot where that is possible.
+		Long: `Make a directory with one link per tool, and print it. With this directory first on PATH,
+a pipeline calls tools as before, and they start hot if possible.
 
   PATH="$(premix shim bwa minimap2):$PATH" nextflow run main.nf
 
-Where a tool starts plainly, its link costs about two milliseconds. With PREMIX_HOT=off
-every tool starts plainly.
+For a tool that starts plainly, the link costs about two milliseconds. With
+PREMIX_HOT=off every tool starts plainly.
 
-With --container the directory is for tools in images: it has premix and a file env.sh for
-BASH_ENV too, and links of tools that this machine does not have. Bind it into containers
+With --container the directory is for tools in images: it also has premix, a file env.sh
+for BASH_ENV, and links for tools that this machine does not have. Bind it into containers
 at the same path.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !opt.All {
-				return &usageError{errors.New("TOOL is missing"), "name tools, or take those of the catalogue that are installed: premix shim --all"}
+				return &usageError{errors.New("TOOL is missing"), "name tools, or make links for all installed tools of the catalogue: premix shim --all"}
 			}
 			return nil
 		},

@@ -22,30 +22,29 @@ func (a *app) slurmShimCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "slurm-shim --dir DIR",
-		Short: "Have workflow managers that know Slurm run on premix",
+		Short: "Run workflow managers that know Slurm on premix",
 		Long: `Make a directory of programs named sbatch, squeue, scancel, sacct, scontrol, sinfo and
-srun, and print the directory to put before PATH. What is submitted with them runs as
-tasks of this machine. A worker starts when it is needed and ends when it is idle.
+srun, and print the directory, to be put first on PATH. Jobs that are submitted with them
+run as tasks of this machine. A worker starts when it is needed and ends when it is idle.
 
   PATH="$(premix slurm-shim --dir shim):$PATH" nextflow run main.nf
 
-With --engine slurm they stand before a real Slurm instead: what is submitted is packed
-into few of its jobs, and it is asked for all of them at once, however often and by
-whomever.
+With --engine slurm they submit to a real Slurm instead: the jobs are packed into few jobs
+of Slurm, which is asked once about all of them, for all callers.
 
 DIR is a task directory: premix task ls, why, tail and premix report work with it, and
-the numbers of tasks are those of jobs.`,
+the number of a task is the number of its job.`,
 		Args: arguments(),
 		RunE: func(_ *cobra.Command, _ []string) error {
 			if dir == "" {
-				return &usageError{fmt.Errorf("--dir is missing"), "say where the programs and the jobs are kept: --dir DIR"}
+				return &usageError{fmt.Errorf("--dir is missing"), "name the directory for the programs and the jobs: --dir DIR"}
 			}
 			config := shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle), Engine: engine.name, Options: engine.options}
 			if _, err := engine.open(&pilot.Options{}); err != nil {
 				return err
 			}
 			if engine.name != engineLocal && (jobs > 0 || budget > 0) {
-				return &usageError{errors.New("--cores and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+				return &usageError{errors.New("--cores and --memory are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			binary, err := os.Executable()
 			if err != nil {
@@ -64,9 +63,9 @@ the numbers of tasks are those of jobs.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "", "directory of the programs and the jobs")
-	f.Var(&jobs, "cores", "cores that jobs take together (default: those of the machine)")
-	f.Var(&budget, "memory", "memory that jobs take together, as in 16G (default: all)")
-	f.Var(&idle, "idle", "how long a worker without work stays")
+	f.Var(&jobs, "cores", "cores for all jobs together (default: all of the machine)")
+	f.Var(&budget, "memory", "memory for all jobs together, as in 16G (default: all)")
+	f.Var(&idle, "idle", "time after which an idle worker ends")
 	engine.register(cmd)
 	return cmd
 }

@@ -62,9 +62,9 @@ func (a *app) snapshotLs(store *string) *cobra.Command {
 		Use:   "ls",
 		Short: "List snapshots, newest first",
 		Long: `List snapshots, newest first. A snapshot is "equal" when its outputs for the probe
-were equal to the outputs of a cold start, "not compared" before that, and "differs" where
-they were not. It is in "quarantine" when a task of a run differed from a cold start of the
-same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
+were equal to the outputs of a cold start, "not compared" before that, and "differs" if
+they were not equal. It is in "quarantine" if a task of a run differed from a cold start
+of the same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := openStore(*store)
@@ -119,7 +119,7 @@ func reasonOf(s *hotstart.Snapshot) string {
 func (a *app) snapshotInspect(store *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect ID",
-		Short: "Print all that is known of a snapshot, as JSON",
+		Short: "Print all properties of a snapshot, as JSON",
 		Args:  arguments("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := find(*store, args[0])
@@ -148,7 +148,7 @@ func (a *app) snapshotVerify(store *string) *cobra.Command {
 			if a.json {
 				return a.printJSON(map[string]any{"id": s.ID, "ok": true})
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s is as it was made\n", s.ID)
+			_, err = fmt.Fprintf(a.stdout, "%s is undamaged\n", s.ID)
 			return err
 		},
 	}

@@ -32,13 +32,13 @@ func (a *app) snapshotPull(snapshots *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull NAME[:TAG] [--origin URL]...",
 		Short: "Use a snapshot that another node has published",
-		Long: `Mount the tree of a snapshot that was pushed, and enter it among this node's
-snapshots: premix run starts from it at once, and the tool's memory arrives as it is
-touched, in the order of the profile where there is one. The tree stays mounted; after
-premix umount the snapshot is prepared afresh when it is needed.
+		Long: `Mount the tree of a published snapshot, and add it to this node's snapshots: premix run
+starts from it at once, and the tool's memory arrives as it is touched, in the order of
+the profile if there is one. The tree stays mounted; after premix umount the snapshot is
+prepared again when it is needed.
 
-A snapshot runs as whoever uses it: pull from stores that you would install software
-from. One that was made on another kernel, CPU or build of the tool is refused.`,
+A snapshot runs with the rights of its user: pull only from stores from which you would
+install software. A snapshot for another kernel, CPU or build of the tool is refused.`,
 		Args: arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := openStore(*snapshots)
@@ -71,7 +71,7 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 			if err != nil {
 				var differs *hotstart.Mismatch
 				if errors.As(err, &differs) {
-					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made elsewhere: %v", args[0], err), Way: "premix prepare makes one for this machine"}
+					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made on another machine: %v", args[0], err), Way: "premix prepare makes one for this machine"}
 				}
 				return err
 			}

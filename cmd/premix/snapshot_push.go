@@ -17,9 +17,9 @@ func (a *app) snapshotPush(snapshots *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push ID NAME[:TAG] --to STORE",
 		Short: "Publish a snapshot as a tree",
-		Long: `Publish a snapshot as a tree of a store, from which other nodes can pull it. It
-holds the tool's memory, and with it whatever the tool has read: who may read the
-store may read that.`,
+		Long: `Publish a snapshot as a tree of a store, from which other nodes can pull it. It holds
+the tool's memory, and so all data that the tool has read: every reader of the store can
+read them.`,
 		Args: arguments("ID", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if to.dir == "" {

@@ -22,14 +22,14 @@ func (a *app) snapshotterCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "snapshotter [--store DIR | --origin URL]",
-		Short: "Give containerd the layers of images that a store has",
+		Short: "Serve the image layers of a store to containerd",
 		Long: `Serve containerd as a snapshotter (a proxy plugin), in the foreground. Layers that
 the store has are mounted, and containerd does not pull them; others it pulls and
 unpacks as usual. It needs root.
 
   premix snapshotter --origin https://example.org/store
 
-containerd is told of it in its config.toml:
+The config.toml of containerd names it:
 
   [proxy_plugins.premix]
     type = "snapshot"
@@ -70,8 +70,8 @@ containerd is told of it in its config.toml:
 	f := cmd.Flags()
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringVar(&address, "address", "/run/premix/snapshotter.sock", "socket at which containerd calls")
-	f.DurationVar(&o.LookUp, "lookup-timeout", 10*time.Second, "pull a layer whose tree no origin has given in this time")
+	f.DurationVar(&o.LookUp, "lookup-timeout", 10*time.Second, "let containerd pull a layer whose tree no origin provides in this time")
 	f.StringVar(&o.Root, "root", "/var/lib/premix/snapshotter", "directory for snapshots, on a disk")
-	f.StringVar(&o.Record, "record", "", "write down into this `DIR` what containers touch of each layer, in order: profiles for premix store profile")
+	f.StringVar(&o.Record, "record", "", "record in this `DIR` the parts of each layer that containers touch, in order: profiles for premix store profile")
 	return cmd
 }

@@ -26,9 +26,9 @@ func (a *app) storeCommand() *cobra.Command {
 	o := &storeFlags{}
 	cmd := group("a command, as listed by premix store --help,", &cobra.Command{
 		Use:   "store",
-		Short: "Publish directories as trees, and look after them",
-		Long: `A store is a directory that holds trees: directories that were published, cut into
-objects that are named by their content. Any web server can serve it.
+		Short: "Publish directories as trees, and manage them",
+		Long: `A store is a directory that holds trees: published directories, cut into objects that are
+named by their content. Any web server can serve it.
 
   premix store init /srv/store
   premix store publish --store /srv/store ./genomes refs/bacteria:2026
@@ -85,7 +85,7 @@ func (e *storeInterrupted) Error() string { return fmt.Sprintf("interrupted (%v)
 
 // ExitCode implements exit.Coded.
 func (e *storeInterrupted) ExitCode() exit.Code { return exit.Signal(e.signal) }
-func (e *storeInterrupted) Hint() string        { return "the same command goes on from what is done" }
+func (e *storeInterrupted) Hint() string        { return "the same command continues from there" }
 
 // storeContext ends with the first signal that asks premix to end, or with done.
 // The second one ends premix at once, which a store survives at any moment.

@@ -30,9 +30,9 @@ func (a *app) storeDiff(o *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff NAME NAME",
 		Short: "Compare two trees",
-		Long: `Compare two trees of a store: + was added, - was removed, ~ was changed, with what
-changed. The last line tells how many bytes of their chunks they share, which is what a
-node that has the first need not fetch for the second.`,
+		Long: `Compare two trees of a store: + was added, - was removed, ~ was changed, with the changed
+properties. The last line has the bytes of chunks that both share: a node that has the
+first does not fetch them for the second.`,
 		Args: arguments("NAME", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := o.open()

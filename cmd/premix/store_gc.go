@@ -30,12 +30,12 @@ func (a *app) storeGC(o *storeFlags) *cobra.Command {
 	var dryRun, now bool
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Remove what no tag leads to",
-		Long: `Remove the objects that no tag leads to any more. What a tag stood for until less
-than --keep-for ago stays, since nodes may have it mounted, and so do the last --keep
-trees of each tag. Publishes may run at the same time.
+		Short: "Remove objects that no tag leads to",
+		Long: `Remove the objects that no tag leads to any more. Former trees of a tag stay for
+--keep-for, since nodes may have them mounted, and so do the last --keep trees of each
+tag. Publishes may run at the same time.
 
-Nothing is removed where a tag or a tree cannot be read.`,
+Nothing is removed if a tag or a tree cannot be read.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if now && cmd.Flags().Changed("keep-for") {
@@ -65,15 +65,15 @@ Nothing is removed where a tag or a tree cannot be read.`,
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s %d objects, %s; kept %d objects, %s, of %d trees\n", verb, row.Removed, units.Size(row.Freed), row.Objects, units.Size(row.Bytes), row.Trees)
 			if err == nil && row.Young > 0 {
-				_, err = fmt.Fprintf(a.stdout, "left %d objects that something running may count on\n", row.Young)
+				_, err = fmt.Fprintf(a.stdout, "left %d objects that a running premix may need\n", row.Young)
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.Var(&keep, "keep", "trees of each tag that stay, with the current one (default 1)")
-	f.Var(&keepFor, "keep-for", "keep what a tag stood for until less than so long ago (default 1d)")
-	f.BoolVar(&now, "now", false, "keep nothing for the sake of its age")
-	f.BoolVar(&dryRun, "dry-run", false, "only tell what would be removed")
+	f.Var(&keep, "keep", "number of trees of each tag that stay, with the current one (default 1)")
+	f.Var(&keepFor, "keep-for", "time for which former trees of a tag stay (default 1d)")
+	f.BoolVar(&now, "now", false, "keep no former trees because of their age")
+	f.BoolVar(&dryRun, "dry-run", false, "print what would be removed, and remove nothing")
 	return cmd
 }

@@ -12,10 +12,9 @@ func (a *app) storeInit(o *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init DIR",
 		Short: "Make a store and its key",
-		Long: `Make a store in DIR, which must be empty or not exist, and the key that signs what is
-published there. The private key is not kept in the store: it lies in
-$PREMIX_HOME/keys, or in the directory for configurations, or in the file --key names.
-Keep a copy of it.`,
+		Long: `Make a store in DIR, which must be empty or not exist, and the key that signs its tags.
+The private key is not kept in the store: it is in $PREMIX_HOME/keys, or in the directory
+for configurations, or in the file of --key. Keep a copy of it.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := store.Init(args[0], store.Options{Home: store.Home(), KeyFile: o.key})

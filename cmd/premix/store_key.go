@@ -9,10 +9,10 @@ func (a *app) storeKey(o *storeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Show a store's keys, or make a new one",
-		Long: `Show a store's id, its public keys, and where the private key is that signs.
+		Long: `Show a store's id, its public keys, and the place of the private key that signs.
 
-With --new another private key is made, which signs from now on. What earlier keys
-signed stays valid. To publish from another machine too, copy the private key's file
+With --new another private key is made, which signs from now on. Signatures of earlier
+keys stay valid. To publish from another machine too, copy the private key's file
 there.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {

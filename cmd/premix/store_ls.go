@@ -28,10 +28,9 @@ func (a *app) storeLs(o *storeFlags) *cobra.Command {
 	var sizes bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List what is published",
-		Long: `List all tags with the trees that they stand for. BYTES are those of the files of a
-tree; with --sizes STORED tells what its objects take up, of which other trees may use
-the same ones.`,
+		Short: "List the published trees",
+		Long: `List all tags with their trees. BYTES is the size of the files of a tree; with --sizes,
+STORED is the size of its objects, some of which other trees may use, too.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			s, err := o.open()
@@ -89,6 +88,6 @@ the same ones.`,
 			return w.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&sizes, "sizes", false, "tell what the objects of each tree take up")
+	cmd.Flags().BoolVar(&sizes, "sizes", false, "print the size of the objects of each tree")
 	return cmd
 }

@@ -49,7 +49,7 @@ follows the profile needs few requests. Without FILE the tree's profiles are lis
 			}
 			if len(args) == 2 {
 				if name == "" {
-					return &usageError{errors.New("--name is missing"), "say what was started: --name start"}
+					return &usageError{errors.New("--name is missing"), "name the profile after the recorded start: --name start"}
 				}
 				if err := publishProfile(s, r, args[1], name, o.key); err != nil {
 					return err
@@ -85,7 +85,7 @@ follows the profile needs few requests. Without FILE the tree's profiles are lis
 			return w.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "what the profile is called")
+	cmd.Flags().StringVar(&name, "name", "", "name of the profile")
 	return cmd
 }
 

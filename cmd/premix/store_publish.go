@@ -31,13 +31,13 @@ func (a *app) storePublish(o *storeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish DIR NAME[:TAG]",
 		Short: "Publish a directory as a tree",
-		Long: `Publish DIR as a tree and let NAME:TAG (by default latest) stand for it. All that
-belongs to the directory is kept: links, hard links, owners, modes, times, extended
-attributes, ACLs, holes, device nodes.
+		Long: `Publish DIR as a tree with the tag NAME:TAG (by default latest). All properties of the
+files are kept: symlinks, hard links, owners, modes, times, extended attributes, ACLs,
+holes, device nodes.
 
-Published again, only what changed is read, and only what the store does not have is
-written. It may be interrupted at any moment; the same command begins anew and uses
-what the store has by then. The tag changes last, at once.`,
+When it is published again, only changed files are read, and only missing objects are
+written. The command may be interrupted at any moment; the same command starts again and
+uses the objects that the store has by then. The tag changes last, at once.`,
 		Args: arguments("DIR", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ref, err := reference(args[1])
@@ -81,7 +81,7 @@ what the store has by then. The tag changes last, at once.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&reread, "reread", false, "read every file, also those that look unchanged")
+	cmd.Flags().BoolVar(&reread, "reread", false, "read every file, also files that look unchanged")
 	cmd.Flags().BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")
 	return cmd
 }

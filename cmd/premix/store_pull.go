@@ -23,12 +23,12 @@ type reachFlags struct {
 
 func (r *reachFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&r.o.Proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is none")
-	f.StringVar(&r.credentials, "token-file", "", "`file` with lines machine HOST token TOKEN, for origins and proxies that want credentials")
-	f.StringVar(&r.o.CAFile, "ca", "", "file with certificates that are trusted besides the system's")
+	f.StringArrayVar(&r.o.Proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is without a proxy")
+	f.StringVar(&r.credentials, "token-file", "", "`file` with lines machine HOST token TOKEN, for origins and proxies that need credentials")
+	f.StringVar(&r.o.CAFile, "ca", "", "file with trusted certificates, besides the system's")
 	f.StringVar(&r.o.CertFile, "client-cert", "", "certificate to show to the origin")
 	f.StringVar(&r.o.KeyFile, "client-key", "", "private key of --client-cert")
-	f.BoolVar(&r.o.PlainHTTP, "plain-http", false, "reach a registry without TLS; for one on this machine it is not needed")
+	f.BoolVar(&r.o.PlainHTTP, "plain-http", false, "reach a registry without TLS; a registry on this machine does not need this")
 }
 
 func (r *reachFlags) options() (origin.Options, error) {
@@ -46,7 +46,7 @@ func (r *reachFlags) options() (origin.Options, error) {
 // fileError returns the error for a file that the command line names.
 func fileError(err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-		return &usageError{err, "name a file that is there and may be read"}
+		return &usageError{err, "name a file that exists and that you may read"}
 	}
 	return err
 }
@@ -73,14 +73,14 @@ func (a *app) printCopied(c *mirror.Copied) error {
 	if a.json {
 		return a.printJSON(row)
 	}
-	what := "no tag names it there: a gc removes it"
+	what := "no tag of the mirror leads to it, so a gc removes it"
 	if c.Record != nil {
 		what = fmt.Sprintf("serial %d", row.Serial)
 		if !c.Tagged {
 			what += ", as before"
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s is tree %s (%s)\n%d objects travelled, %s; %d were there; %.1f s\n",
+	_, err := fmt.Fprintf(a.stdout, "%s is tree %s (%s)\n%d objects copied, %s; %d were there already; %.1f s\n",
 		row.Ref, row.Tree, what, row.Objects, units.Size(row.Bytes), row.Found, row.Seconds)
 	return err
 }
@@ -90,7 +90,7 @@ func copiedLine(p *mirror.Progress) string {
 	if whole == 0 {
 		return "looking"
 	}
-	return fmt.Sprintf("%s %d %%, %s travelled", share(done, whole), 100*done/whole, units.Size(p.Fetched.Load()))
+	return fmt.Sprintf("%s %d %%, %s copied", share(done, whole), 100*done/whole, units.Size(p.Fetched.Load()))
 }
 
 func (a *app) storePull(s *storeFlags) *cobra.Command {
@@ -106,8 +106,8 @@ func (a *app) storePull(s *storeFlags) *cobra.Command {
 		Short: "Copy a tree from an origin into a mirror in a directory",
 		Long: `Copy a tree, its profile and its tag from an origin into the directory --store, which
 becomes a mirror of the origin's store: it has the same id, keys and signatures. Only
-what is missing travels, verified, many objects at once. It may be interrupted at any
-moment, and the same command goes on. The tag changes last.
+missing objects are copied, verified, many at once. The command may be interrupted at any
+moment, and the same command continues. The tag changes last.
 
   premix store pull --origin https://example.org/store --store /srv/mirror refs/bacteria:2026`,
 		Args: arguments("REF"),
@@ -120,7 +120,7 @@ moment, and the same command goes on. The tag changes last.
 				return err
 			}
 			if len(origins) == 0 {
-				return &usageError{errors.New("--origin is missing"), "name where to copy from: --origin URL"}
+				return &usageError{errors.New("--origin is missing"), "name the origin to copy from: --origin URL"}
 			}
 			if o.From, o.Trust, err = reach.open(origins, keyFile, o.Rollback); err != nil {
 				return err
@@ -143,12 +143,12 @@ moment, and the same command goes on. The tag changes last.
 	}
 	reach.register(cmd)
 	f := cmd.Flags()
-	f.StringArrayVar(&origins, "origin", nil, "where to copy from: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
-	f.StringVar(&keyFile, "key-file", "", "file with the store's public keys: nobody else is believed")
-	f.StringArrayVar(&o.Profiles, "profile", []string{mirror.DefaultProfile}, "profiles to copy, those that are there")
+	f.StringArrayVar(&origins, "origin", nil, "origin to copy from: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
+	f.StringVar(&keyFile, "key-file", "", "file with the store's public keys: no other key is trusted")
+	f.StringArrayVar(&o.Profiles, "profile", []string{mirror.DefaultProfile}, "profiles to copy, if they exist")
 	f.Var(&parallel, "parallel", "objects to fetch at once")
 	f.BoolVar(&o.Store.Unsynced, "no-sync", false, "do not wait for the disk: verify the mirror after a power failure")
-	f.BoolVar(&o.Rollback, "allow-rollback", false, "take a tag that is older than one that was seen")
+	f.BoolVar(&o.Rollback, "allow-rollback", false, "accept a tag that is older than a known one")
 	return cmd
 }
 

@@ -16,10 +16,9 @@ func (a *app) storePush(s *storeFlags) *cobra.Command {
 		Short: "Copy a tree to a mirror: a directory or an OCI registry",
 		Long: `Copy a tree, its profiles and its tag from the store --store to DEST, a directory or
 oci://HOST/REPOSITORY, which becomes a mirror of the store: it has the same id, keys
-and signatures. What is there already is not copied again. The tag changes last.
+and signatures. Objects that DEST has are not copied again. The tag changes last.
 
-Who we are to a registry is what docker login or podman login has stored, or what
---token-file says.
+Credentials for a registry come from docker login or podman login, or from --token-file.
 
   premix store push --store /srv/store refs/bacteria:2026 oci://registry.example.org/lab/store`,
 		Args: arguments("REF", "DEST"),
@@ -47,6 +46,6 @@ Who we are to a registry is what docker login or podman login has stored, or wha
 		},
 	}
 	reach.register(cmd)
-	cmd.Flags().BoolVar(&o.Rollback, "allow-rollback", false, "let the tag go back to an older record")
+	cmd.Flags().BoolVar(&o.Rollback, "allow-rollback", false, "allow the tag to return to an older record")
 	return cmd
 }

@@ -18,12 +18,12 @@ type untaggedRow struct {
 func (a *app) storeRm(o *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME[:TAG]...",
-		Short: "Take tags of trees away",
-		Long: `Take tags away. What only they led to is removed by the next premix store gc; their
-histories stay, so that a tag that is given again goes on counting.
+		Short: "Remove tags of trees",
+		Long: `Remove tags. The next premix store gc removes objects that only they led to. Their
+histories stay, so that a tag that is made again continues its serial.
 
-Nothing happens where one of the tags is not there, or belongs to an image:
-premix image rm takes images away.`,
+Nothing is removed if one of the tags does not exist, or belongs to an image: premix
+image rm removes images.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return arguments("NAME")(cmd, args)

@@ -28,7 +28,7 @@ func (a *app) storeServe(s *storeFlags) *cobra.Command {
 		Use:   "serve --listen HOST:PORT",
 		Short: "Serve a store over HTTP",
 		Long: `Serve the store over HTTP, or over HTTPS with --tls-cert and --tls-key, until SIGTERM
-or SIGINT; answers that have begun are finished. Any other web server will do as well.
+or SIGINT; started answers are finished. Any other web server can serve a store as well.
 
   premix store serve --store /srv/store --listen 127.0.0.1:8400`,
 		Args: arguments(),
@@ -42,7 +42,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 				return err
 			}
 			if (o.CertFile == "") != (o.KeyFile == "") {
-				return &usageError{errors.New("--tls-cert and --tls-key go together"), "give both, or none"}
+				return &usageError{errors.New("--tls-cert and --tls-key belong together"), "give both, or none"}
 			}
 			var h server.Options
 			if h.Tokens, err = reach.read(); err != nil {
@@ -76,7 +76,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 				if exit.Of(err) != exit.Internal {
 					return err
 				}
-				return &usageError{err, "see that the certificate's files are right"}
+				return &usageError{err, "check the files of the certificate and the key"}
 			}
 			address := server.Addr()
 			if !strings.HasPrefix(address, access.UnixPrefix) {
@@ -101,8 +101,8 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 	f.StringVar(&o.CertFile, "tls-cert", "", "certificate, with its chain (PEM)")
 	f.StringVar(&o.KeyFile, "tls-key", "", "private key of --tls-cert (PEM)")
 	f.StringVar(&log, "access-log", "", "append a JSON line for each request to this file, - for standard output")
-	f.StringVar(&o.Metrics, "metrics", "", "address for Prometheus' /metrics, or same: where the store is")
-	f.Var(&connections, "connections", "connections at once (default: what the limit of open files allows)")
-	f.Var(&perAddress, "connections-per-address", "of them, connections of one client address (default: half of them)")
+	f.StringVar(&o.Metrics, "metrics", "", "address for Prometheus' /metrics, or same: the address of the store")
+	f.Var(&connections, "connections", "most connections (default: as many as the limit of open files allows)")
+	f.Var(&perAddress, "connections-per-address", "most connections of one client address (default: half of them)")
 	return cmd
 }

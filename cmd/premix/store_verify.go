@@ -45,7 +45,7 @@ func (*damagedStore) ExitCode() exit.Code { return exit.Failed }
 
 func (e *damagedStore) Hint() string {
 	if e.dropped > 0 {
-		return "publish the damaged trees again: what is missing is written anew"
+		return "publish the damaged trees again: missing objects are written again"
 	}
 	return "premix store verify --drop removes damaged objects; trees that are published again then get them back"
 }
@@ -56,8 +56,8 @@ func (a *app) storeVerify(o *storeFlags) *cobra.Command {
 		Use:   "verify",
 		Short: "Read the whole store and compare it with its digests",
 		Long: `Read every object of a store and compare it with its digest, follow every tree to its
-chunks, and check all signatures and histories. Damage is listed with the files that it
-concerns. Exits with 1 if there is any.`,
+chunks, and check all signatures and histories. Damage is listed with the affected files.
+Exits with 1 if there is damage.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			s, err := o.open()

@@ -18,9 +18,9 @@ import (
 func (a *app) taskCommand() *cobra.Command {
 	cmd := group("submit, run, ls, why, tail, follow, cancel, retry or prune", &cobra.Command{
 		Use:   "task",
-		Short: "Run commands without a recipe, very many of them",
-		Long: `Run commands without a recipe, very many of them: submit them to a directory, run
-them, and see what became of each.
+		Short: "Run very many commands without a recipe",
+		Long: `Run very many commands without a recipe: submit them to a directory, run them, and see
+the result of each.
 
   seq 1000 | sed 's/.*/gzip part.&/' | premix task run --out out -
   premix task ls out
@@ -50,19 +50,19 @@ func (b *batchFlags) register(cmd *cobra.Command) {
 		f.VisitAll(func(flag *pflag.Flag) { b.names = append(b.names, flag.Name) })
 		cmd.Flags().AddFlagSet(f)
 	}()
-	f.StringVar(&b.format, "format", "", "how tasks are written: lines, jsonl, csv or tsv (default: by the name of FILE)")
+	f.StringVar(&b.format, "format", "", "format of FILE: lines, jsonl, csv or tsv (default: by its name)")
 	f.BoolVarP(&b.input.Null, "null", "0", false, "lines end with a byte of 0, not with a newline")
 	f.StringVarP(&b.input.Template, "template", "t", "", "command with places for each line, or row of a table: {}, {1}, {name}, {.}, {/}")
 	f.StringVar(&b.array, "array", "", "run each task once for every index, as in 1-100; it is in $PREMIX_INDEX")
 	f.StringVar(&b.batch.Group, "group", "", "group of the tasks (default: "+queue.DefaultGroup+")")
 	f.StringSliceVar(&b.batch.After, "after", nil, "start when all tasks of this group have succeeded")
 	f.IntVar(&b.batch.Priority, "priority", 0, "higher ones start first")
-	f.IntVar(&b.batch.Retries, "retries", 0, "further tries of a task that failed")
+	f.IntVar(&b.batch.Retries, "retries", 0, "further tries of a failed task")
 	f.Var(&b.cores, "task-cores", "cores of a task (default: 1)")
-	f.Var(&b.memory, "task-memory", "memory of a task, as in 2G: it is counted, and limited where that is possible")
-	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after one that ran out of it")
+	f.Var(&b.memory, "task-memory", "memory of a task, as in 2G: it is counted, and limited if possible")
+	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after a try that ran out of memory")
 	f.Var(&b.timeout, "timeout", "longest time of a try, as in 2h")
-	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
+	f.StringVar(&b.batch.Files, "files", "", "directory for one file of output per task, in place of a few files for all")
 }
 
 // given returns the names of the batch's flags that are on the command line.

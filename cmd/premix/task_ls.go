@@ -19,7 +19,7 @@ func (a *app) taskLs() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ls DIR [TASK...]",
-		Short: "Show how far the groups of tasks are, or single tasks",
+		Short: "Show the progress of groups of tasks, or single tasks",
 		Args:  atLeast,
 		RunE: func(_ *cobra.Command, args []string) error {
 			q, err := queue.Open(args[0], version, false)

@@ -14,11 +14,11 @@ func (a *app) taskPrune() *cobra.Command {
 	var output bool
 	cmd := &cobra.Command{
 		Use:   "prune DIR",
-		Short: "Remove what nobody needs any more",
-		Long: `Remove the intermediates of groups that have succeeded, with all groups that come
-after them. premix task run does so itself where a group comes after. With --output,
-the output of tasks that succeeded is removed from the logs, too: premix task tail refuses
-to print it from then on, with status 1.`,
+		Short: "Remove files that are no longer needed",
+		Long: `Remove the intermediates of groups that have succeeded, together with all groups that
+come after them. premix task run does so itself where a group comes after. With --output,
+the output of successful tasks is removed from the logs, too: premix task tail refuses to
+print it from then on, with status 1.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			q, err := queue.Open(args[0], version, false)
@@ -30,10 +30,10 @@ to print it from then on, with status 1.`,
 			if a.json {
 				return errors.Join(err, a.printJSON(p))
 			}
-			fmt.Fprintf(a.stdout, "%d files removed, %s given back\n", p.Files, units.Size(p.Bytes))
+			fmt.Fprintf(a.stdout, "%d files removed, %s freed\n", p.Files, units.Size(p.Bytes))
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&output, "output", false, "give back the space of what tasks printed that succeeded")
+	cmd.Flags().BoolVar(&output, "output", false, "free the space of the output of successful tasks")
 	return cmd
 }

@@ -15,10 +15,10 @@ func (a *app) taskRetry() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "retry DIR TASK...",
-		Short: "Have tasks run again that failed or were cancelled",
-		Long: `Have tasks run again that failed or were cancelled. They have all their tries again,
-and start before others of their group. A premix task run that works on the directory
-starts them; otherwise premix task run --out DIR does.`,
+		Short: "Run failed or cancelled tasks again",
+		Long: `Run failed or cancelled tasks again. They have all their tries again, and start before
+others of their group. A running premix task run of the directory starts them; otherwise
+premix task run --out DIR does.`,
 		Args: atLeast,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 && group == "" && !failed {

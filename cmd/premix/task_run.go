@@ -28,11 +28,11 @@ func (a *app) taskRun() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "run [FILE|-] --out DIR",
-		Short: "Submit tasks and run all that wait",
-		Long: `Submit tasks, as premix task submit does, and run all tasks of the directory that
-wait. The same tasks are not submitted twice: the same command goes on after an
-interruption. Without FILE it runs what is there. Exits with 0 only if all tasks of
-the directory have succeeded.`,
+		Short: "Submit tasks, and run all waiting tasks",
+		Long: `Submit tasks, as premix task submit does, and run all waiting tasks of the directory.
+The same tasks are not submitted twice: the same command continues after an interruption.
+Without FILE it runs the tasks of the directory. Exits with 0 only if all of them have
+succeeded.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return &usageError{fmt.Errorf("%q is one argument too many", args[1]), "usage: " + cmd.UseLine()}
@@ -41,7 +41,7 @@ the directory have succeeded.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if out == "" {
-				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
+				return &usageError{errors.New("--out is missing"), "name the directory for the tasks: --out DIR"}
 			}
 			switch pin {
 			case "", string(local.PinCore), string(local.PinNUMA):
@@ -52,14 +52,14 @@ the directory have succeeded.`,
 				return err
 			}
 			if given := flags.given(cmd.Flags()); len(args) == 0 && len(given) > 0 {
-				return &usageError{fmt.Errorf("--%s is for tasks that are submitted, and there is no FILE", given[0]), "give the FILE, or leave the option out: tasks that were submitted before have their own"}
+				return &usageError{fmt.Errorf("--%s is for tasks that are submitted, and there is no FILE", given[0]), "give the FILE, or leave out the option: submitted tasks have their own values"}
 			}
 			eng, err := engine.open(&packed)
 			if err != nil {
 				return err
 			}
 			if eng != nil && (jobs > 0 || cores > 0 || budget > 0 || pin != "") {
-				return &usageError{errors.New("--jobs, --cores, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+				return &usageError{errors.New("--jobs, --cores, --memory and --pin are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			if stay {
 				if len(args) > 0 && args[0] == "-" {
@@ -90,7 +90,7 @@ the directory have succeeded.`,
 					return err
 				}
 				if s.Before && o.Messages != nil {
-					fmt.Fprintf(o.Messages, "these %d tasks were submitted before: going on with them, as they were submitted then\n", s.Tasks)
+					fmt.Fprintf(o.Messages, "these %d tasks were submitted before, and continue with their settings of that time\n", s.Tasks)
 				}
 			}
 			var sum *local.TaskSummary
@@ -115,13 +115,13 @@ the directory have succeeded.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
+	f.StringVar(&out, "out", "", "task directory: tasks, records and output")
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: as many as the cores hold)")
-	f.Var(&cores, "cores", "cores that tasks take together (default: those of the machine, or --jobs if that is more)")
-	f.Var(&budget, "memory", "memory that tasks take together, as in 16G (default: all)")
+	f.Var(&cores, "cores", "cores for all tasks together (default: all of the machine, or --jobs if that is more)")
+	f.Var(&budget, "memory", "memory for all tasks together, as in 16G (default: all)")
 	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
-	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "let processes live on that tasks leave in sessions of their own")
+	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "do not end processes that tasks leave in sessions of their own")
 	f.BoolVar(&stay, "stay", false, "wait for more tasks until standard input ends, and run these too")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	flags.register(cmd)

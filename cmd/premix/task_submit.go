@@ -21,12 +21,12 @@ func (a *app) taskSubmit() *cobra.Command {
 		Use:   "submit FILE|- --out DIR",
 		Short: "Add tasks to a directory",
 		Long: `Add tasks to a directory: one command a line, JSON Lines, or the rows of a table
-with a template. All of them are added, or none. A premix task run that works on the
-directory runs them, too. With --engine jobs for them are submitted, and not waited for.`,
+with a template. All of them are added, or none. A running premix task run of the
+directory runs them, too. With --engine, premix submits jobs for them and does not wait.`,
 		Args: arguments("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if out == "" {
-				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
+				return &usageError{errors.New("--out is missing"), "name the directory for the tasks: --out DIR"}
 			}
 			if err := flags.check(args[0]); err != nil {
 				return err
@@ -63,7 +63,7 @@ directory runs them, too. With --engine jobs for them are submitted, and not wai
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
+	f.StringVar(&out, "out", "", "task directory: tasks, records and output")
 	flags.register(cmd)
 	engine.register(cmd)
 	return cmd

@@ -14,10 +14,9 @@ func (a *app) taskTail() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "tail DIR TASK",
-		Short: "Print what a task has written",
-		Long: `Print what a task has written to its standard output, or to standard error with
---stderr: in its last try, or so far if it is running. With --follow it goes on until
-the task has ended.`,
+		Short: "Print the output of a task",
+		Long: `Print the standard output of a task, or with --stderr its standard error: of its last
+try, or of the running one. With --follow, continue until the task has ended.`,
 		Args: arguments("DIR", "TASK"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			task, err := taskNumber(args[1])
@@ -37,8 +36,8 @@ the task has ended.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&stderr, "stderr", false, "standard error in place of standard output")
-	f.BoolVarP(&follow, "follow", "f", false, "wait for more until the task has ended, and all its tries")
-	f.Int64Var(&bytes, "bytes", -1, "print at most so many bytes of the end")
+	f.BoolVarP(&follow, "follow", "f", false, "continue until the task and all its tries have ended")
+	f.Int64Var(&bytes, "bytes", -1, "print at most this many bytes of the end")
 	f.Lookup("bytes").DefValue = "all"
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 func (a *app) taskWhy() *cobra.Command {
 	return &cobra.Command{
 		Use:   "why DIR TASK",
-		Short: "Say in one sentence what a task waits for, or died of",
+		Short: "Explain in one sentence why a task waits or has failed",
 		Args:  arguments("DIR", "TASK"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			task, err := taskNumber(args[1])

@@ -59,10 +59,10 @@ func (a *app) taskWork() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Engine, "engine", "", "engine that has started this job")
-	f.IntVar(&o.Wave, "wave", 0, "wave that the share belongs to")
+	f.IntVar(&o.Wave, "wave", 0, "wave of the share")
 	f.IntVar(&o.Index, "index", -1, "place of the share in its wave, from 0")
-	f.VarP(&jobs, "jobs", "j", "cores that tasks take together (default: those of the job)")
-	f.Var(&memory, "memory", "memory that tasks take together (default: that of the job)")
+	f.VarP(&jobs, "jobs", "j", "cores for all tasks together (default: all of the job)")
+	f.Var(&memory, "memory", "memory for all tasks together (default: all of the job)")
 	f.Var(&grace, "grace", fmt.Sprintf("time between SIGTERM and SIGKILL (default: %v)", local.Grace))
 	return cmd
 }

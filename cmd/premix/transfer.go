@@ -12,9 +12,8 @@ import (
 func (a *app) transferCommand() *cobra.Command {
 	cmd := group("bench, report, get, put, probe, why, stream or serve", &cobra.Command{
 		Use:   "transfer",
-		Short: "Measure protocols on your own link, and copy by the best",
-		Long: `Measure how fast each program copies over a link of yours, and copy by the one that is
-fastest there.
+		Short: "Measure protocols on your own link, and copy by the fastest",
+		Long: `Measure the speed of each program over your own link, and copy by the fastest.
 
   premix transfer bench link.yaml --out results --repeat 5 --packets
   premix transfer report results

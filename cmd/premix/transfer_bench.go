@@ -36,8 +36,8 @@ order, capture the packets of each copy, compare its content, and write a row fo
   premix transfer bench link.yaml --out results --repeat 5 --packets
   premix transfer bench link.yaml --out results --at 03:00,13:00 --for 14d
 
-With --at it stays, and does one round at each of those times. --print-timer prints what
-systemd or cron do instead. Rows of several invocations add up.`,
+With --at it keeps running, and does one round at each of these times. --print-timer
+prints units for systemd and lines for cron instead. Rows of several invocations add up.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if schema && len(args) == 0 {
 				return nil
@@ -89,14 +89,14 @@ systemd or cron do instead. Rows of several invocations add up.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Out, "out", "", "directory of results")
-	f.Var(&repeat, "repeat", "rounds (default: as the link file says, or 5; with --at 1)")
+	f.Var(&repeat, "repeat", "rounds (default: the link file's, or 5; with --at 1)")
 	f.BoolVar(&o.Packets, "packets", false, "keep a table of all packets of each copy (Parquet)")
 	f.BoolVar(&o.Pcap, "pcap", false, "keep a pcap file of each copy, headers only")
-	f.StringVar(&o.Capture, "capture", testbed.CapturePacket, "how packets are captured: packet, tcpdump or none")
+	f.StringVar(&o.Capture, "capture", testbed.CapturePacket, "way to capture packets: packet, tcpdump or none")
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these protocols of the link file")
-	f.StringVar(&at, "at", "", "times of the day at which to measure, local time, as in 03:00,13:00")
-	f.Var(&span, "for", "how long to go on with --at, as in 14d (default: until SIGTERM)")
-	f.BoolVar(&timer, "print-timer", false, "print units of systemd, and lines of cron, for --at")
+	f.StringVar(&at, "at", "", "times of day to measure at, in local time, as in 03:00,13:00")
+	f.Var(&span, "for", "duration with --at, as in 14d (default: until SIGTERM)")
+	f.BoolVar(&timer, "print-timer", false, "print units for systemd and lines for cron, for --at")
 	f.BoolVar(&schema, "schema", false, "print the JSON Schema of a link file")
 	return cmd
 }
@@ -136,7 +136,7 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 		herr = home.Remember(l, o.Out)
 	}
 	if herr != nil {
-		fmt.Fprintf(a.stderr, "note: get and put will not know of these results: %v\n", herr)
+		fmt.Fprintf(a.stderr, "note: get and put cannot use these results: %v\n", herr)
 	}
 	if err != nil {
 		return err

@@ -95,22 +95,22 @@ func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long: short + `: of those that can make this copy, the one
-that measurements of the link say takes least. PEER is the name of a link that was
-measured, or [USER@]HOST as ssh knows it. What arrives is compared by SHA-256 and then
-renamed; when a protocol fails the next one goes on.
+		Long: short + `: of the protocols that can make this copy,
+the one with the least time by measurements of the link. PEER is the name of a measured
+link, or [USER@]HOST as ssh knows it. The copy is compared by SHA-256 and then renamed;
+if a protocol fails, the next one continues.
 
   premix transfer get peer:/data/run7/ ./run7
   premix transfer put ./run7 me@peer:/data/run7
 
-premix://HOST:PORT/PATH is at a standing server (premix transfer serve --help), which is
-reached with its key alone, and nothing else is tried.
+premix://HOST:PORT/PATH names a path at a standing server (premix transfer serve --help),
+which is reached with its key; no other protocol is tried.
 
-A destination that exists is left alone. A source that is a directory becomes DST. Of a
-directory what cannot be read is left out and listed, and the exit code is 1.
+An existing destination is not changed. A source that is a directory becomes DST. Files
+of a directory that cannot be read are left out and listed, and the exit code is 1.
 
-Owners, hard links, extended attributes and access control lists are kept where a flag
-asks for them, by premix's own protocol alone.`,
+Owners, hard links, extended attributes and access control lists are kept with their
+flags, and only by premix's own protocol.`,
 		Args: arguments(names...),
 		RunE: func(_ *cobra.Command, args []string) error {
 			from, to := args[0], args[1]
@@ -175,10 +175,10 @@ asks for them, by premix's own protocol alone.`,
 			return errors.Join(err, a.lost(d.Lost, d.More))
 		},
 	}
-	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols that are not encrypted, or let in whoever reaches their port")
+	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols without encryption, or with a port that is open to all")
 	keepFlags(cmd.Flags(), &j.Keep)
-	cmd.Flags().StringVar(&j.Have, "have", "", "file, directory or store at the destination that has much of it already: only the rest is sent")
-	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
+	cmd.Flags().StringVar(&j.Have, "have", "", "file, directory or store at the destination with parts of the data: only the rest is sent")
+	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, if it is not on its PATH")
 	cmd.Flags().StringVar(&key, "key", "", "key of a standing server (default: ~/.premix/transfer/servers/HOST:PORT.key)")
 	cmd.Flags().StringVar(&j.Protocol, "protocol", "", "use this protocol of the link, and no other")
 	return cmd
@@ -186,9 +186,9 @@ asks for them, by premix's own protocol alone.`,
 
 // keepFlags adds the options for attributes that a copy keeps.
 func keepFlags(f *pflag.FlagSet, k *stream.Keep) {
-	f.BoolVar(&k.Owners, "owners", false, "keep users and groups, by number, and set-user-ID, set-group-ID and sticky bits: root must receive")
-	f.BoolVar(&k.HardLinks, "hard-links", false, "keep together the names of a file")
-	f.BoolVar(&k.Attributes, "xattrs", false, "keep extended attributes: those of users; with --owners also capabilities and trusted ones")
+	f.BoolVar(&k.Owners, "owners", false, "keep users and groups, by number, and set-user-ID, set-group-ID and sticky bits: the receiver must be root")
+	f.BoolVar(&k.HardLinks, "hard-links", false, "keep hard links")
+	f.BoolVar(&k.Attributes, "xattrs", false, "keep extended attributes of users; with --owners also capabilities and trusted ones")
 	f.BoolVar(&k.ACLs, "acls", false, "keep access control lists")
 }
 
@@ -207,7 +207,7 @@ func (*lostError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint returns the advice for the user.
 func (e *lostError) Hint() string {
-	return "copy them as a user who may read them, and when nobody changes them, to a place of their own"
+	return "copy them as a user who may read them, while no program changes them, to another destination"
 }
 
 // lost prints the files that a copy leaves out, and returns a *lostError for them.
@@ -231,5 +231,5 @@ func nameError(err error) error {
 	if exit.Of(err) != exit.Internal {
 		return err
 	}
-	return &usageError{err, "name a link that was measured, or [USER@]HOST"}
+	return &usageError{err, "name a measured link, or [USER@]HOST"}
 }

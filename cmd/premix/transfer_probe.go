@@ -22,9 +22,9 @@ func (a *app) transferProbe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe PEER",
 		Short: "Measure a link for less than a minute",
-		Long: `Copy a few small files and a tree of small ones from and to a peer, by what is
-installed, for less than a minute. It is a first answer: premix transfer bench gives
-better ones. Only times are measured where packets cannot be captured.
+		Long: `Copy a few small files and a tree of small ones from and to a peer, by the installed
+protocols, for less than a minute. This is a first estimate: premix transfer bench gives
+better ones. If packets cannot be captured, only times are measured.
 
   premix transfer probe me@peer`,
 		Args: arguments("PEER"),
@@ -72,12 +72,12 @@ better ones. Only times are measured where packets cannot be captured.
 				return err
 			}
 			if !a.json {
-				fmt.Fprintf(a.stdout, "premix transfer why %s tells what would be chosen now\n", args[0])
+				fmt.Fprintf(a.stdout, "premix transfer why %s shows the present choice\n", args[0])
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
-	cmd.Flags().StringVar(&peerDir, "peer-directory", "/tmp", "directory at the peer for what is copied, where no link file says it")
+	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, if it is not on its PATH")
+	cmd.Flags().StringVar(&peerDir, "peer-directory", "/tmp", "directory at the peer for the copies, if no link file names it")
 	return cmd
 }

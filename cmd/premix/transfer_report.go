@@ -15,9 +15,9 @@ func (a *app) transferReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up measured copies, and write a page about them",
-		Long: `Sum up the copies in a directory of results. Into it are written report.html, a page
-that needs nothing else; transfers.parquet with all rows; transfers.csv and report.json
-with the table and the comparisons; and all figures as SVG.`,
+		Long: `Sum up the copies in a directory of results. This writes into the directory report.html,
+a self-contained page; transfers.parquet with all rows; transfers.csv and report.json with
+the table and the comparisons; and all figures as SVG.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := summary.Read(args[0])
@@ -26,7 +26,7 @@ with the table and the comparisons; and all figures as SVG.`,
 			}
 			page, err := r.Write()
 			if err != nil {
-				return &usageError{err, "see that the directory can be written; the rows in it are whole"}
+				return &usageError{err, "make the directory writable; the rows in it are complete"}
 			}
 			if a.json {
 				return r.WriteJSON(a.stdout)

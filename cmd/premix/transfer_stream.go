@@ -25,27 +25,27 @@ func (a *app) transferServe() *cobra.Command {
 	server := stream.Server{}
 	cmd := &cobra.Command{
 		Use:   "serve [DIR --listen ADDRESS --key FILE]",
-		Short: "Be the other end of copies: a standing server, or at standing input and output",
-		Long: `With DIR, serve what is below it to premix transfer get, put and stream, until it is
-ended:
+		Short: "Be the other end of copies: a standing server, or at standard input and output",
+		Long: `With DIR, serve the files below it to premix transfer get, put and stream, until SIGTERM
+or SIGINT:
 
   premix transfer serve /data --listen :8470 --key server.key
   premix transfer get premix://peer:8470/run7 ./run7 --key server.key.client
 
-FILE is made where it is missing, and FILE.client beside it: one line that lets in who
-has it, and says which certificate the server has. Give it only to who may read all of
-DIR, and with --write change it.
+FILE is made if it is missing, with FILE.client beside it: one line with the key for
+clients and the digest of the server's certificate. Give it only to users who may read
+all of DIR, and with --write change it.
 
 Without DIR, answer one premix transfer stream at the other end of standard input and
-output, as a rule through ssh. A port is opened for the time of the copy, and lets in
-only who was told a secret through standard output; where it can't be reached, the data
-goes through standard input and output too.`,
+output, usually through ssh. A port is opened for the time of the copy. It accepts only
+the peer that received a secret through standard output. If it cannot be reached, the
+data goes through standard input and output, too.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
-				return &usageError{errors.New("serve wants one directory"), "premix transfer serve DIR --listen ADDRESS --key FILE"}
+				return &usageError{errors.New("serve needs one directory"), "premix transfer serve DIR --listen ADDRESS --key FILE"}
 			case len(args) == 1 && (listen == "" || keys == ""), len(args) == 0 && (listen != "" || keys != "" || server.Write), server.Owners && !server.Write:
-				return &usageError{errors.New("a directory, --listen and --key go together"), "premix transfer serve DIR --listen :8470 --key server.key"}
+				return &usageError{errors.New("a directory, --listen and --key belong together"), "premix transfer serve DIR --listen :8470 --key server.key"}
 			}
 			return nil
 		},
@@ -65,12 +65,12 @@ goes through standard input and output too.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&asked, "asked", "", "what the other end wants (default: it says so at standard input)")
-	f.IntVar(&port, "port", 0, "port to open, where a firewall lets only some pass (default: any)")
+	f.StringVar(&asked, "asked", "", "request of the other end (default: from standard input)")
+	f.IntVar(&port, "port", 0, "port to open, if a firewall passes only some (default: any)")
 	f.StringVar(&listen, "listen", "", "address and port of a standing server, as in :8470")
-	f.StringVar(&keys, "key", "", "file with the keys of a standing server; made where it is missing")
-	f.BoolVar(&server.Write, "write", false, "let copies be put into DIR")
-	f.BoolVar(&server.Owners, "owners", false, "with --write: let copies say whose they are, and have set-user-ID")
+	f.StringVar(&keys, "key", "", "file with the keys of a standing server; made if it is missing")
+	f.BoolVar(&server.Write, "write", false, "accept copies into DIR")
+	f.BoolVar(&server.Owners, "owners", false, "with --write: accept owners and set-user-ID bits of copies")
 	return cmd
 }
 
@@ -93,7 +93,7 @@ func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys
 		return errors.Join(&usageError{fmt.Errorf("%s is not an address of TCP", address), "--listen ADDRESS:PORT, as in :8470"}, l.Close())
 	}
 	s.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
-	fmt.Fprintf(a.stderr, "serving %s at %s to whoever has %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
+	fmt.Fprintf(a.stderr, "serving %s at %s to holders of %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
 	return s.Run(ctx, tcp)
 }
 
@@ -105,33 +105,33 @@ func (a *app) transferStream() *cobra.Command {
 		Use:   "stream get|put LOCAL REMOTE [--server HOST:PORT --key FILE] [-- COMMAND...]",
 		Short: "Copy by premix's own protocol",
 		Long: `Copy a file or a tree by premix's own protocol: chunks, each compared by its BLAKE3
-digest, through many TLS connections, and only those that the receiver has not. COMMAND
+digest, through many TLS connections, and only the chunks that the receiver lacks. COMMAND
 starts premix transfer serve at the other end.
 
   premix transfer stream get /scratch/run7 /data/run7 -- ssh peer premix transfer serve --asked @asked@
 
-What is wanted is put in the place of @asked@, where the command has it: ssh passes on
-its standard input only a round trip later. Or a standing server is the other end, see
-premix transfer serve --help: then REMOTE is a path in what it serves.
+The request replaces @asked@ in the command, since ssh passes on standard input a round
+trip later. The other end can also be a standing server (premix transfer serve --help):
+then REMOTE is a path below its directory.
 
-What is written is written in place, so that the same command goes on where another one
-ended. premix transfer get and put choose, compare, and rename in the end.`,
+Files are written in place, so that the same command continues an interrupted copy.
+premix transfer get and put choose, compare, and rename in the end.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if j.Server != "" {
 				if len(args) != 3 || args[0] != "get" && args[0] != "put" || key == "" {
-					return &usageError{errors.New("stream wants get or put, two paths, and the key of the server"), "as in premix transfer stream get LOCAL REMOTE --server peer:8470 --key server.key.client"}
+					return &usageError{errors.New("stream needs get or put, two paths, and the key of the server"), "as in premix transfer stream get LOCAL REMOTE --server peer:8470 --key server.key.client"}
 				}
 				return nil
 			}
 			if at := cmd.ArgsLenAtDash(); at != 3 || len(args) < 4 || args[0] != "get" && args[0] != "put" {
-				return &usageError{errors.New("stream wants get or put, two paths, -- and a command"), "as in premix transfer stream get LOCAL REMOTE -- ssh peer premix transfer serve"}
+				return &usageError{errors.New("stream needs get or put, two paths, -- and a command"), "as in premix transfer stream get LOCAL REMOTE -- ssh peer premix transfer serve"}
 			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			var err error
 			if j.Whole && args[0] != string(transfer.Put) {
-				return &usageError{errors.New("--whole is for put"), "leave it out: premix transfer get makes what it fetches in a private directory"}
+				return &usageError{errors.New("--whole is for put"), "leave out --whole: premix transfer get makes its copy in a private directory"}
 			}
 			j.Send, j.Command = args[0] == string(transfer.Put), args[3:]
 			if j.Server != "" {
@@ -163,13 +163,13 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&j.Have, "have", nil, "file, directory or store at the receiver that has much of it already; more than once")
+	f.StringArrayVar(&j.Have, "have", nil, "file, directory or store at the receiver with parts of the data; may be repeated")
 	f.StringVar(&j.Server, "server", "", "a standing server, HOST:PORT")
-	f.StringVar(&key, "key", "", "file that the server's owner has given you")
+	f.StringVar(&key, "key", "", "key file from the server's owner")
 	keepFlags(f, &j.Keep)
-	f.BoolVar(&j.Whole, "whole", false, "with put: make the copy in a private directory beside REMOTE, which must be free, and rename it when it is whole")
-	f.StringVar(&j.Host, "host", "", "address of the other end (default: the one that it says)")
-	f.IntVar(&j.Streams, "streams", 0, "TCP connections (default: as many as are useful)")
-	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to ask for; system: none")
+	f.BoolVar(&j.Whole, "whole", false, "with put: make the copy in a private directory beside REMOTE, which must not exist, and rename it when it is complete")
+	f.StringVar(&j.Host, "host", "", "address of the other end (default: the address that it sends)")
+	f.IntVar(&j.Streams, "streams", 0, "number of TCP connections (default: as many as are useful)")
+	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to request; system: do not request one")
 	return cmd
 }

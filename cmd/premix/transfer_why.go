@@ -18,9 +18,9 @@ func (a *app) transferWhy() *cobra.Command {
 	var files countFlag
 	cmd := &cobra.Command{
 		Use:   "why PEER",
-		Short: "Say which protocol would be chosen for a copy, and why",
-		Long: `Say in which order protocols would be tried for a copy, what time each is expected to
-take by the measurements of the link, and why others are left out.
+		Short: "Show the protocol that would be chosen for a copy, and the reason",
+		Long: `Show the order in which protocols would be tried for a copy, the expected time of each by
+measurements of the link, and the reasons why others are left out.
 
   premix transfer why peer --size 2G
   premix transfer why peer --put --size 40M --files 10000`,
@@ -73,7 +73,7 @@ take by the measurements of the link, and why others are left out.
 	}
 	f := cmd.Flags()
 	f.BoolVar(&put, "put", false, "for a copy to the peer")
-	f.BoolVar(&open, "allow-open", false, "also protocols that are not encrypted, or let in whoever reaches their port")
+	f.BoolVar(&open, "allow-open", false, "also protocols without encryption, or with a port that is open to all")
 	f.StringVar(&data, "size", "1G", "size of the data")
 	f.Var(&files, "files", "number of its files (default: 1)")
 	return cmd

@@ -28,11 +28,11 @@ type treeFlags struct {
 
 func (t *treeFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&t.origins, "origin", nil, "where trees come from: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
-	f.StringArrayVar(&t.proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is none")
-	f.StringVar(&t.keyFile, "key-file", "", "file with the store's public keys: nobody else is believed")
-	f.StringVar(&t.tokenFile, "token-file", "", "`file` with lines machine HOST token TOKEN, for origins and proxies that want credentials")
-	f.StringVar(&t.ca, "ca", "", "file with certificates that are trusted besides the system's")
+	f.StringArrayVar(&t.origins, "origin", nil, "origin of trees: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
+	f.StringArrayVar(&t.proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is without a proxy")
+	f.StringVar(&t.keyFile, "key-file", "", "file with the store's public keys: no other key is trusted")
+	f.StringVar(&t.tokenFile, "token-file", "", "`file` with lines machine HOST token TOKEN, for origins and proxies that need credentials")
+	f.StringVar(&t.ca, "ca", "", "file with trusted certificates, besides the system's")
 }
 
 // elsewhere returns the options for premix on another machine, where the files that they

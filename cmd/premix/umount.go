@@ -14,8 +14,8 @@ func (a *app) umountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "umount DIR | --all",
 		Short: "Unmount a tree",
-		Long: `Unmount a tree. A mount that is in use stays, and the processes that hold it are
-named. With --lazy it goes from sight, and who holds it reads on.`,
+		Long: `Unmount a tree. A mount in use stays, and the processes that use it are listed. With
+--lazy it is detached, and these processes can continue to read.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if all {
 				return arguments()(cmd, args)
@@ -48,6 +48,6 @@ named. With --lazy it goes from sight, and who holds it reads on.`,
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "unmount all trees")
-	cmd.Flags().BoolVar(&lazy, "lazy", false, "also where somebody uses it")
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "also if a process uses the mount")
 	return cmd
 }

@@ -35,9 +35,9 @@ func (a *app) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch --data DIR",
 		Short: "Watch this machine: every layer on one time line",
-		Long: `Look at this machine once a second: processors, memory, disks, network, file systems,
-tasks and their cgroups, the store, Slurm, and what scripts print. All of it is kept in
-DIR, in Parquet files. Tasks of premix are recorded with their beginnings and ends,
+		Long: `Sample this machine once a second: processors, memory, disks, network, file systems,
+tasks and their cgroups, the store, Slurm, and the output of scripts. All samples are
+kept in DIR, in Parquet files. Tasks of premix are recorded with their start and end,
 however short they are.
 
 There is a dashboard at /, a REST interface (described in /openapi.json), and metrics
@@ -51,24 +51,24 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 				return &usageError{fmt.Errorf("--interval is less than %v", collect.MinInterval), "1s is usual"}
 			}
 			if o.data == "" {
-				return &usageError{errors.New("--data is missing"), "say where to keep what is seen: --data DIR"}
+				return &usageError{errors.New("--data is missing"), "name the directory for the samples: --data DIR"}
 			}
 			return a.watch(&o)
 		},
 	}
 	f := cmd.Flags()
-	o.reach.register(f, "127.0.0.1:8090", "file with the token that requests must have, one a line (default, where other users of this machine can reach the address: the file token in --data, which is made; you and root need none)")
-	f.StringVar(&o.data, "data", "", "directory of what is kept")
+	o.reach.register(f, "127.0.0.1:8090", "file with the tokens of which requests need one, one per line (default, if other users of this machine can reach the address: the file token in --data, which is made; you and root need no token)")
+	f.StringVar(&o.data, "data", "", "directory of the samples")
 	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
-	f.Var(&o.interval, "interval", "how often collectors look (default 1s)")
+	f.Var(&o.interval, "interval", "time between samples (default 1s)")
 	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
 	f.BoolVar(&o.processes, "processes", false, "record also processes that are not of premix, as they end (root)")
 	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
 	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
-	f.Var(&o.keep.raw, "keep", "for how long samples are kept, as in 400d (default: for ever)")
-	f.Var(&o.keep.minute, "keep-minutes", "for how long their means over a minute are")
-	f.Var(&o.keep.hour, "keep-hours", "for how long their means over an hour are")
-	f.Var(&o.keep.tasks, "keep-tasks", "for how long tasks and events are")
+	f.Var(&o.keep.raw, "keep", "time for which samples are kept, as in 400d (default: without limit)")
+	f.Var(&o.keep.minute, "keep-minutes", "time for which means over a minute are kept")
+	f.Var(&o.keep.hour, "keep-hours", "time for which means over an hour are kept")
+	f.Var(&o.keep.tasks, "keep-tasks", "time for which tasks and events are kept")
 	f.StringArrayVar(&o.pages.Transfers, "transfers", nil, "directory of results of transfers to show; may be repeated")
 	f.StringArrayVar(&o.pages.Replays, "replays", nil, "directory of tables of replays to show; may be repeated")
 	return cmd
@@ -147,7 +147,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		all.Go(func() { remote.Run(ctx) })
 	}
 	all.Go(func() { watcher.Run(ctx) })
-	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to look at " + name + "."})
+	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to watch " + name + "."})
 	address := listener.URL()
 	if own && isTerminal(a.stdout) {
 		token, err := access.ReadToken(secret)

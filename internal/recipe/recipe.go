@@ -38,7 +38,7 @@ type Recipe struct {
 	Env     map[string]string // in addition to the base environment, with unexpanded placeholders
 	Varies  []hotstart.Vary
 	Probe   map[string]string // input name to absolute path; nil: none
-	Trust   bool              // tasks start hot although memory differs for no known reason
+	Trust   bool              // tasks start hot even if memory differs without a known reason
 	Verify  hotstart.Share    // share of a run's CPU time for comparing hot starts with cold ones
 	Image   *hotstart.Image   // the image in which the tool runs; nil: none
 

@@ -109,7 +109,7 @@ func compare(a, b int64) int {
 func (b *builder) fasta(ctx context.Context, path, title string) error {
 	o := b.o
 	if o.Type == "" {
-		return &Error{Kind: Use, Message: "the type of the sequences is not given", Way: "say --type nucl or --type prot"}
+		return &Error{Kind: Use, Message: "the type of the sequences is not given", Way: "give --type nucl or --type prot"}
 	}
 	before, err := os.Stat(path)
 	if err != nil {

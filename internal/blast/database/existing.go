@@ -150,7 +150,7 @@ func existingType(path string, wished Type) (Type, error) {
 	case wished != "" && !slices.Contains(found, wished):
 		return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is a database of type %s", path, found[0]), Way: "say --type " + string(found[0])}
 	case wished == "" && len(found) == 2:
-		return "", &Error{Kind: Use, Message: fmt.Sprintf("there are two databases %s", path), Way: "say --type nucl or --type prot"}
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("there are two databases %s", path), Way: "give --type nucl or --type prot"}
 	case wished != "":
 		return wished, nil
 	}

@@ -35,7 +35,7 @@ type Config struct {
 	Format int           `json:"format"`
 	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: the machine's
 	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
-	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
+	Idle   time.Duration `json:"idle"`             // time after which an idle worker ends, in ns
 
 	// Engine is where jobs run: "" for this machine, or slurm.
 	Engine  string   `json:"engine,omitempty"`
@@ -45,7 +45,7 @@ type Config struct {
 
 const configFormat = 1
 
-// DefaultIdle is how long a worker without work stays.
+// DefaultIdle is time after which an idle worker ends.
 const DefaultIdle = time.Minute
 
 // Grace is the time between SIGTERM and SIGKILL. It is the default of Slurm's KillWait.

@@ -76,7 +76,7 @@ func readFASTA(path string) ([][]byte, error) {
 			continue
 		}
 		if len(list) == 0 {
-			return nil, fmt.Errorf("%s is no FASTA", path)
+			return nil, fmt.Errorf("%s is not a FASTA file", path)
 		}
 		for _, c := range bytes.ToUpper(line) {
 			if strings.IndexByte("ACGT", c) < 0 {

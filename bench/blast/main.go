@@ -50,9 +50,9 @@ func benchMain() (err error) {
 	flag.StringVar(&b.dir, "work", "bench-work/blast", "`directory` for the database and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&b.parts, "parts", "warm,cold,pss,service", "what to measure")
-	flag.Int64Var(&b.letters, "letters", 2_100_000_000, "letters of the database, of which four are a byte")
+	flag.Int64Var(&b.letters, "letters", 2_100_000_000, "letters of the database, four per byte")
 	flag.IntVar(&b.queries, "queries", 1000, "queries of many")
-	flag.IntVar(&b.singles, "singles", 30, "of these, how many are searched for by a blastn each")
+	flag.IntVar(&b.singles, "singles", 30, "number of these that are searched for by one blastn each")
 	flag.IntVar(&b.users, "users", 100, "connections to the service")
 	flag.IntVar(&b.reps, "reps", 3, "repetitions, in turns")
 	flag.BoolVar(&clean, "clean", false, "remove the database at the end")
@@ -275,7 +275,7 @@ func (b *bench) cold() error {
 		reps := b.reps
 		if rate > 0 {
 			if os.Geteuid() != 0 {
-				fmt.Println("cold storage at 110 and 30 MB/s is left out: that takes root")
+				fmt.Println("cold storage at 110 and 30 MB/s is left out: it needs root")
 				return nil
 			}
 			var err error

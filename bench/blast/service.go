@@ -296,5 +296,5 @@ func (s *server) scans() (int, error) {
 			return strconv.Atoi(strings.TrimSpace(n))
 		}
 	}
-	return 0, errors.New("the service does not tell how many scans it has made")
+	return 0, errors.New("the service does not report the number of its scans")
 }

@@ -261,7 +261,7 @@ func find(names, cases []string) ([]image, error) {
 		picked = append(picked, im)
 	}
 	if len(picked) != len(names) {
-		return nil, fmt.Errorf("there are not all of the images %v", names)
+		return nil, fmt.Errorf("not all of the images %v exist", names)
 	}
 	return picked, nil
 }

@@ -47,7 +47,7 @@ func benchMain() error {
 	flag.StringVar(&o.work, "work", "bench-work/containers", "`directory` for images, peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&o.containerd, "containerd", filepath.Join(cache, "premix/containerd/2.4.2"), "`directory` of containerd, ctr and its shim; scripts/setup.sh containerd builds them")
-	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: only prepare")
+	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: prepare only")
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")
 	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,premix,premix+profile")
@@ -102,13 +102,13 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(b.containerd, "containerd-shim-runc-v2")); err != nil {
-		return fmt.Errorf("there is no containerd to measure with (scripts/setup.sh containerd builds one): %w", err)
+		return fmt.Errorf("containerd is missing (scripts/setup.sh containerd builds it): %w", err)
 	}
 	all := b.contenders()
 	if names := strings.FieldsFunc(o.contends, comma); len(names) > 0 {
 		all = slices.DeleteFunc(all, func(c contender) bool { return !slices.Contains(names, c.name) })
 		if len(all) != len(names) {
-			return fmt.Errorf("there are not all of the contenders %v", names)
+			return fmt.Errorf("not all of the contenders %v exist", names)
 		}
 	}
 	if err := b.prepare(ctx, picked); err != nil {

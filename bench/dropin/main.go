@@ -45,7 +45,7 @@ func benchMain() error {
 	var genome, only string
 	flag.StringVar(&b.work, "work", "bench-work/dropin", "`directory` for indexes, samples and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: that of yeast in PREMIX_TESTDATA)")
+	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: the yeast genome in PREMIX_TESTDATA)")
 	flag.StringVar(&only, "only", "", "names of tools, with commas")
 	flag.IntVar(&b.reps, "reps", 7, "repetitions")
 	flag.Parse()

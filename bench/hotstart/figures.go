@@ -69,7 +69,7 @@ func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
 	}
 	b.Table("Time until the input is opened", openedRows)
 	b.Table("Whole time of a task over a short sample", wholeRows)
-	b.Table("What preparing costs, and the number of samples after which it has paid", paidRows)
+	b.Table("Cost of preparing, and the number of samples after which it pays", paidRows)
 	return nil
 }
 
@@ -245,8 +245,8 @@ func (b *benchmark) rate(ctx context.Context, cases []*benchCase) error {
 		}
 		toolRows = append(toolRows, rows...)
 	}
-	b.Table("Random reads of the memory that was prepared", synthRows)
-	b.Table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in CPU time", toolRows)
+	b.Table("Random reads of the prepared memory", synthRows)
+	b.Table("Mapping rate in steady state: the difference in records of a long and a short sample, over the difference in CPU time", toolRows)
 	return nil
 }
 

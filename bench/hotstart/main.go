@@ -42,11 +42,11 @@ func benchMain() error {
 	var o options
 	flag.StringVar(&o.work, "work", "bench-work", "`directory` for data, snapshots and results")
 	flag.StringVar(&o.tools, "tools", strings.Join(toolOrder, ","), "tools to measure; empty: none")
-	flag.StringVar(&o.references, "references", "yeast,large", "references to measure them with")
+	flag.StringVar(&o.references, "references", "yeast,large", "references for the tools")
 	flag.StringVar(&o.sizes, "synth", "256,1024,3072,8192", "sizes of the synthetic process, `MiB`; empty: none")
-	flag.StringVar(&o.parts, "parts", "start,peers,memory,rate,storage", "what to measure; empty: only prepare the data")
-	flag.StringVar(&o.rates, "storage", "30,110,500", "speeds of storage, `MB/s`; 0: as it is")
-	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
+	flag.StringVar(&o.parts, "parts", "start,peers,memory,rate,storage", "parts to measure; empty: prepare the data only")
+	flag.StringVar(&o.rates, "storage", "30,110,500", "speeds of storage, `MB/s`; 0: unchanged")
+	flag.IntVar(&o.reps, "reps", 5, "repetitions; at most 3 of long measurements")
 	flag.IntVar(&o.counts.start, "start-reads", 2000, "records of the sample that shows the start")
 	flag.IntVar(&o.counts.short, "short-reads", 20000, "records of the shorter of the samples that show the mapping rate")
 	flag.IntVar(&o.counts.long, "long-reads", 100000, "records of the longer one")
@@ -62,7 +62,7 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	if os.Geteuid() != 0 && slices.ContainsFunc(selected, func(p part) bool { return p.name == "storage" }) {
-		return errors.New("the part storage throttles storage: run it as root, or leave it out by -parts")
+		return errors.New("the part storage throttles storage: run it as root, or leave it out with -parts")
 	}
 	rates, err := numbers(o.rates)
 	if err != nil {

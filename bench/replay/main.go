@@ -46,7 +46,7 @@ func benchMain() error {
 	flag.BoolVar(&peer, "peer", true, "measure AccaSim, too")
 	flag.Parse()
 	if b.data = os.Getenv("PREMIX_TESTDATA"); b.data == "" {
-		return fmt.Errorf("PREMIX_TESTDATA is not set: it is where the traces are")
+		return fmt.Errorf("PREMIX_TESTDATA is not set: it names the directory of the traces")
 	}
 	b.data = filepath.Join(b.data, "traces")
 	var err error
@@ -261,7 +261,7 @@ func (b *benchmark) beside(name, swf string, reps int, pairs []pair, python, scr
 		holds := map[relation]bool{same: math.Abs(wait-peerWait) <= peerWait/100, above: wait > peerWait, below: wait < peerWait}
 		if !holds[p.must] {
 			b.results.Table(name+" beside AccaSim", rows)
-			return fmt.Errorf("%s, %s: mean wait %g s, which should be %s that of AccaSim's %s, %g s", name, p.ours, wait, p.must, p.theirs, peerWait)
+			return fmt.Errorf("%s, %s: mean wait %g s, which should be %s the mean wait of AccaSim's %s, %g s", name, p.ours, wait, p.must, p.theirs, peerWait)
 		}
 	}
 	b.results.Table(fmt.Sprintf("%s beside AccaSim: medians of %d", name, reps), rows)

@@ -352,7 +352,7 @@ func (b *benchmark) link(ctx context.Context) error {
 	if err := b.report("link", title+" (sequential: ratio to a plain download)", plain, got, append([]string{plain}, namesOf(all)...)); err != nil {
 		return err
 	}
-	b.Table(title+": what it took", append([][]string{{"", "", "bytes", "requests"}}, requests...))
+	b.Table(title+": cost", append([][]string{{"", "", "bytes", "requests"}}, requests...))
 	return nil
 }
 

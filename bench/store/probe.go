@@ -52,7 +52,7 @@ func probeMain(args []string) error {
 	name := flags.String("op", "", "operation")
 	rounds := flags.Int("n", 1, "rounds")
 	paths := flags.String("paths", "", "list of the regular files")
-	files := flags.Int("files", smallFiles, "how many of them are used")
+	files := flags.Int("files", smallFiles, "number of files to use")
 	count := flags.Int("count", 1000, "random reads")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -83,7 +83,7 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 		}
 		rows = append(rows, []string{c.name, figures.Seconds(w), fmt.Sprintf("%.0f", float64(b.pods)/w), figures.Seconds(p)})
 	}
-	results.Table(fmt.Sprintf("%s: %d tasks `true`, Kubernetes %s, 4 nodes of a standin kubelet; premix is %s faster, with %s less CPU time of the control plane; medians of %d",
+	results.Table(fmt.Sprintf("%s: %d tasks `true`, Kubernetes %s, 4 nodes of a simulated kubelet; premix is %s faster, with %s less CPU time of the control plane; medians of %d",
 		name, b.pods, kubetest.Version, figures.Times(figures.Lower(quantile.Median(wall["premix"]), peerWall)),
 		figures.Times(figures.Lower(quantile.Median(cpu["premix"]), peerCPU)), len(wall["pods"])), rows)
 	return nil

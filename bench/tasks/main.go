@@ -49,20 +49,20 @@ func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; slurm, sbatch, workflow and kubernetes too")
-	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
-	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
-	flag.IntVar(&o.large, "large", 50000, "from this count on there are at most 2 repetitions")
-	flag.DurationVar(&o.bound, "bound", 30*time.Second, "about how long a contender may take for a repetition; who needs longer runs fewer commands, and its rate is compared; 0: no bound")
-	flag.IntVar(&o.sleeps, "sleeps", 2000, "how often a tenth of a second is slept")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "parts to measure; slurm, sbatch, workflow and kubernetes too")
+	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that are available")
+	flag.StringVar(&o.counts, "counts", "10000,100000", "number of executions of /bin/true")
+	flag.IntVar(&o.large, "large", 50000, "number from which there are at most 2 repetitions")
+	flag.DurationVar(&o.bound, "bound", 30*time.Second, "approximate time of a contender for a repetition; a slower one runs fewer commands, and its rate is compared; 0: no limit")
+	flag.IntVar(&o.sleeps, "sleeps", 2000, "number of sleeps of a tenth of a second")
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
-	flag.IntVar(&o.submissionsInARow, "sbatch", 200, "how often sbatch is called in a row")
+	flag.IntVar(&o.submissionsInARow, "sbatch", 200, "number of calls of sbatch in a row")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
 	flag.StringVar(&o.workflows, "workflows", "default,eager,array", "configurations of Nextflow")
-	flag.StringVar(&o.scheduler, "scheduler", "sched_interval=60", "SchedulerParameters of the workflow's Slurm; this one is a default, so that all are; empty: such that jobs start at once")
-	flag.IntVar(&o.slurmTasks, "slurm", 10000, "how often true is run on Slurm")
-	flag.IntVar(&o.plain, "plain", 0, "tasks of the plain array on Slurm, compared by what each needed; 0: as many as -slurm")
+	flag.StringVar(&o.scheduler, "scheduler", "sched_interval=60", "SchedulerParameters of the workflow's Slurm; the given one is Slurm's default; empty: jobs start at once")
+	flag.IntVar(&o.slurmTasks, "slurm", 10000, "number of executions of true on Slurm")
+	flag.IntVar(&o.plain, "plain", 0, "tasks of the plain array on Slurm, compared by the cost of each; 0: as many as -slurm")
 	flag.BoolVar(&o.accounting, "accounting", false, "give Slurm a slurmdbd")
 	flag.IntVar(&o.reps, "reps", 3, "repetitions; of sleep at most 1, on Slurm at most 2")
 	flag.IntVar(&o.cores, "cores", 2, "cores to use")
@@ -291,7 +291,7 @@ func (b *benchmark) submit(results *figures.Results) error {
 	}
 	var exit *exec.ExitError
 	if err := run.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 128+int(unix.SIGINT) {
-		return fmt.Errorf("the run ended so: %v\n%s", err, &out)
+		return fmt.Errorf("the run ended with %v\n%s", err, &out)
 	}
 	if err := errors.Join(lsErr, whyErr); err != nil {
 		return err
@@ -323,7 +323,7 @@ func (b *benchmark) submit(results *figures.Results) error {
 		}
 		rows = append(rows, []string{f.Name, text(of.value), goal})
 	}
-	results.Table(fmt.Sprintf("%d tasks submitted at once; ls and why while they run; medians but for what is called slowest", b.submitted), rows)
+	results.Table(fmt.Sprintf("%d tasks submitted at once; ls and why while they run; medians, except for the slowest", b.submitted), rows)
 	return nil
 }
 

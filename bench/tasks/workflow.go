@@ -134,7 +134,7 @@ func (b *benchmark) workflow(results *figures.Results) error {
 		}
 		wall, ctld, own := func(c cost) float64 { return c.wall }, func(c cost) float64 { return c.ctld }, func(c cost) float64 { return c.own }
 		name := fmt.Sprintf("workflow/%d/%s", b.tasks, c.name)
-		rows := [][]string{{"", "time", "against Slurm", "CPU time of Nextflow and what it calls", "of slurmctld"}}
+		rows := [][]string{{"", "time", "against Slurm", "CPU time of Nextflow and its children", "of slurmctld"}}
 		for _, on := range []struct{ name, what string }{
 			{"slurm", "on Slurm, 4 nodes of 2 cores"}, {"shim-slurm", "on the same, premix slurm-shim before it"}, {"shim", "through premix slurm-shim, on this machine"},
 			{"local", "Nextflow's executor local, on this machine, its tasks in the CPU time"},

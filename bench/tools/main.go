@@ -34,7 +34,7 @@ func main() {
 func benchMain() error {
 	work := flag.String("work", "bench-work/tools", "`directory` for indexes, runs and results")
 	premix := flag.String("premix", "bin/premix", "the premix to use")
-	only := flag.String("only", "", "measure tools whose names match this `regexp` alone")
+	only := flag.String("only", "", "measure only tools whose names match this `regexp`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()

@@ -86,19 +86,19 @@ var errBudget = errors.New("the time of -budget is over")
 func benchMain() error {
 	b := &benchmark{}
 	flag.StringVar(&b.dir, "work", "bench-work/transfer", "`directory` for results")
-	flag.StringVar(&b.data, "data", "", "`directory` for what is copied, best on a tmpfs (default: in the work directory)")
+	flag.StringVar(&b.data, "data", "", "`directory` for the copies, best on a tmpfs (default: in the work directory)")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure with")
 	full := flag.Bool("full", false, "the whole table, which takes hours: 5 MB to 2.5 GB and 10,000 files in every cell, three repetitions")
-	budget := flag.Duration("budget", 20*time.Minute, "how long it may take; what is not reached by then is named. 0: as long as it takes, as with -full")
+	budget := flag.Duration("budget", 20*time.Minute, "time limit; measurements that are not reached are named. 0: no limit, as with -full")
 	cells := flag.String("links", "", "only these links, as in lan,far; trips counts round trips")
 	congestion := flag.String("congestion", "", "only these congestion controls")
 	var only plan
 	flag.StringVar(&only.sizes, "sizes", "", "sizes of single files, in every cell; none: no files")
 	flag.StringVar(&only.trees, "trees", "", "trees, as FILESxSIZE, in every cell; none: no trees")
 	flag.StringVar(&only.timeout, "timeout", "", "of one copy, in every cell")
-	flag.StringVar(&only.parts, "parts", "", "what to measure, of grid, get, capture and probe")
+	flag.StringVar(&only.parts, "parts", "", "parts to measure, of grid, get, capture and probe")
 	flag.StringVar(&b.ways, "directions", "get", "get, put or both")
-	flag.StringVar(&b.protocols, "protocols", shipped, "which protocols; those that are not installed are left out")
+	flag.StringVar(&b.protocols, "protocols", shipped, "protocols; those that are not installed are left out")
 	flag.IntVar(&b.reps, "reps", 1, "repetitions (default with -full: 3)")
 	flag.Parse()
 	table := brief
@@ -171,7 +171,7 @@ func benchMain() error {
 			for _, p := range todo[i+1:] {
 				rest = append(rest, p.link+"-"+p.congestion)
 			}
-			fmt.Printf("\n%v: of %s-%s not everything was measured, of %s nothing\n", errBudget, p.link, p.congestion, cmp.Or(strings.Join(rest, ", "), "no other cell"))
+			fmt.Printf("\n%v: %s-%s was not measured completely, and %s not at all\n", errBudget, p.link, p.congestion, cmp.Or(strings.Join(rest, ", "), "no other cell"))
 			return nil
 		}
 		if err != nil {
@@ -206,7 +206,7 @@ func allow(names []string) (restore func(), err error) {
 	}
 	return func() {
 		if err := os.WriteFile(file, before, 0o644); err != nil {
-			fmt.Fprintln(os.Stderr, "error: congestion controls that are allowed stay changed:", err)
+			fmt.Fprintln(os.Stderr, "error: the allowed congestion controls stay changed:", err)
 		}
 	}, nil
 }
@@ -314,7 +314,7 @@ func (c *cell) describe(name, ways, sizes, trees string, entries []string) (file
 		for _, t := range strings.Split(trees, ",") {
 			files, size, ok := strings.Cut(t, "x")
 			if !ok {
-				return "", fmt.Errorf("%q is no tree: write FILESxSIZE", t)
+				return "", fmt.Errorf("%q is not a tree: give FILESxSIZE", t)
 			}
 			list = append(list, fmt.Sprintf("{files: %s, size: %s}", files, size))
 		}

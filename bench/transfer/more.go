@@ -127,7 +127,7 @@ func (c *cell) chosen() error {
 			rows = append(rows, []string{text, how.name + " " + figures.Seconds(f.Value), by, how.peer, figures.Seconds(quantile.Median(theirs)), figures.Times(f.Ratio)})
 		}
 	}
-	c.benchmark.results.Table(c.name+": premix transfer get, with verification, and the protocol that was the fastest", rows)
+	c.benchmark.results.Table(c.name+": premix transfer get, with verification, and the fastest protocol", rows)
 	return nil
 }
 

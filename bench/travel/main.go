@@ -128,6 +128,6 @@ func (b *benchmark) tell(results *figures.Results, names []string, measured map[
 			return err
 		}
 	}
-	results.Table(fmt.Sprintf("minimap2 in an image, index of %s, on a node that has nothing (%s)", units.Size(int64(b.index)), figures.Machine(b.Dir)), rows)
+	results.Table(fmt.Sprintf("minimap2 in an image, index of %s, on an empty node (%s)", units.Size(int64(b.index)), figures.Machine(b.Dir)), rows)
 	return nil
 }

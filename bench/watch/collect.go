@@ -43,7 +43,7 @@ func busy() {
 // of them do something each second.
 func measureCollect(ctx context.Context, b *bench) error {
 	if os.Geteuid() != 0 {
-		fmt.Println("collect is left out: cgroups are made by root")
+		fmt.Println("collect is left out: it needs root to make cgroups")
 		return nil
 	}
 	alone, err := b.collectFor(ctx, "none")
@@ -67,7 +67,7 @@ func measureCollect(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	b.results.Table(fmt.Sprintf("what watching costs, collectors and storage, over %d s", b.seconds), [][]string{
+	b.results.Table(fmt.Sprintf("cost of watching, collectors and storage, over %d s", b.seconds), [][]string{
 		{"", "of a core"},
 		{"no tasks", fmt.Sprintf("%.2f %%", 100*alone)},
 		{fmt.Sprintf("%d tasks in cgroups", collectTasks), fmt.Sprintf("%.2f %%", 100*with)},

@@ -72,10 +72,10 @@ var parts = []struct {
 const quarterPoints = 137_000_000
 
 func benchMain() error {
-	work := flag.String("work", "bench-work/watch", "`directory` for what is made, and results")
+	work := flag.String("work", "bench-work/watch", "`directory` for generated data and results")
 	b := &bench{}
 	flag.IntVar(&b.series, "series", 1000, "how many series")
-	scale := flag.Float64("scale", 0.05, "part of the points of the quarter of a large cluster, 137 million, that is taken; 1 is all")
+	scale := flag.Float64("scale", 0.05, "part to take of the 137 million points of a quarter of a large cluster; 1 is all")
 	flag.Int64Var(&b.points, "points", 0, "points of all series, in place of -scale")
 	flag.IntVar(&b.days, "days", 91, "how long they are spread over")
 	flag.IntVar(&b.reps, "reps", 2, "how often each contender takes all points")

@@ -47,7 +47,7 @@ func Doctor(ctx context.Context) []Check {
 
 	hint, trace := canTrace()
 	add("ptrace", trace == nil, detail(trace, "a process may trace its own children"), hint)
-	add("hot start", supported == nil && trace == nil, detail(supported, "needs ptrace and seccomp, no privileges"), "see the lines above")
+	add("hot start", supported == nil && trace == nil, detail(supported, "needs ptrace and seccomp, but no privileges"), "see the lines above")
 	h := probeHost()
 	add("namespaces", true, isolation(h), "")
 	runc := bundle.Possible()
@@ -110,7 +110,7 @@ func canTrace() (hint string, err error) {
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return "a root directory needs /dev/null", err
+		return "the root directory needs /dev/null", err
 	}
 	defer null.Close()
 	runtime.LockOSThread()

@@ -333,9 +333,9 @@ func TestEarlyLooks(t *testing.T) {
 	const records = "@1\nsize\n+\nsum\n@2\nsum\n+\nsum\n"
 	spec := newSpec("-m", "2", "-S", "input")
 	b := newBench(t, spec, Hot)
-	wantUnavailable(t, b.prepare(records), Hot, `its memory depends on something that is not the same in each start: .*\[stack\]`)
+	wantUnavailable(t, b.prepare(records), Hot, `its memory depends on a value that differs between starts: .*\[stack\]`)
 	b = newBench(t, spec, Hot)
-	wantUnavailable(t, b.prepare("sum\n"), Hot, `its memory depends on something that is not the same in each start: .*\[stack\]`)
+	wantUnavailable(t, b.prepare("sum\n"), Hot, `its memory depends on a value that differs between starts: .*\[stack\]`)
 	auto := newBench(t, spec, Auto)
 	auto.mustPrepare(records)
 	for _, sample := range []string{"size\n", "sum\nsize\n"} {
@@ -549,7 +549,7 @@ func TestMismatch(t *testing.T) {
 	spec := newSpec("-m", "2", "input")
 	for _, kind := range kinds[1:] {
 		b := newBench(t, spec, kind)
-		wantUnavailable(t, b.prepare("say a\ntime\n"), kind, "outputs differ from those of a cold start: stdout differs in line 2")
+		wantUnavailable(t, b.prepare("say a\ntime\n"), kind, "outputs differ from the outputs of a cold start: stdout differs in line 2")
 	}
 	b := newBench(t, spec, Auto)
 	b.mustPrepare("say a\ntime\n")

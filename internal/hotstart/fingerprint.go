@@ -134,7 +134,7 @@ func (s Stamp) check() error {
 		return nil
 	}
 	if s.Served {
-		return &Mismatch{s.Path + " is not the file of the tree any more"}
+		return &Mismatch{s.Path + " is no longer the file of the tree"}
 	}
 	digest, err := digestFile(s.Path)
 	if err != nil {

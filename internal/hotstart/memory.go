@@ -48,7 +48,7 @@ func (m *MemoryProof) note() string {
 	case m == nil || !m.Compared:
 		return "memory not"
 	case m.Trusted:
-		return fmt.Sprintf("memory differs in %d places without a known reason and is trusted", len(m.Unexplained)+m.More)
+		return fmt.Sprintf("memory differs in %d places without a known reason, and is trusted", len(m.Unexplained)+m.More)
 	}
 	return "memory too"
 }
@@ -153,7 +153,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	}
 	if first.Threads || p.held.held.Threads {
 		// Their turns are not the same each time.
-		m.Compared, m.Reason = false, "threads of the tool worked while it loaded its data: "+describeComparison(c)
+		m.Compared, m.Reason = false, "threads of the tool ran while it loaded its data: "+describeComparison(c)
 		return notePlaces(filepath.Join(snap.Dir, imageName), c)
 	}
 	m.Reason = describeComparison(c)
@@ -165,7 +165,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		m.Trusted = true
 		return notePlaces(filepath.Join(snap.Dir, imageName), c)
 	}
-	return &dependence{"its memory depends on something that is not the same in each start: " + m.Reason}
+	return &dependence{"its memory depends on a value that differs between starts: " + m.Reason}
 }
 
 // describeComparison describes the differences between two memories.

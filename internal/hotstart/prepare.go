@@ -190,7 +190,7 @@ type notWorth struct {
 }
 
 func (e *notWorth) Error() string {
-	return fmt.Sprintf("the tool comes to its input within %v: a snapshot for %d tasks would take longer than it saves", e.loading.Round(time.Millisecond), e.tasks)
+	return fmt.Sprintf("the tool reaches its input within %v: a snapshot for %d tasks would take longer than it saves", e.loading.Round(time.Millisecond), e.tasks)
 }
 
 // startTime is about the time that a hot start takes on a busy machine.
@@ -294,7 +294,7 @@ func (p *preparation) findMoment() error {
 	}
 	p.moment = findMoment(p.coldLooks, p.spec.fileSize)
 	if p.moment.Open == 0 {
-		return &Unavailable{Kind: Hot, Reason: "the tool ended (exit status 0) before it came to its input"}
+		return &Unavailable{Kind: Hot, Reason: "the tool ended (exit status 0) before it reached its input"}
 	}
 	if float64(p.moment.Late) > (1-loadedShare)*float64(p.moment.Total) {
 		// It opens its input, loads its data, and only then reads.
@@ -521,7 +521,7 @@ func (p *preparation) remember(snap *Snapshot, looks []look, reason string) erro
 // noRoom adds the store's path to an error that comes from a full disk.
 func (p *preparation) noRoom(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
+		return fmt.Errorf("there is not enough space for a snapshot in %s: %w", p.opt.Store, err)
 	}
 	return err
 }
@@ -545,7 +545,7 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 		return err
 	}
 	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
-		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size to show that this changes nothing", strings.Join(snap.Early, ", "), p.alike[0]),
+		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size, which would show that the size does not matter", strings.Join(snap.Early, ", "), p.alike[0]),
 			Way: "let the first sample, or the recipe's probe, be a file of several records or lines"}
 	}
 	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
@@ -660,7 +660,7 @@ func (p *preparation) prove() error {
 			return err
 		}
 		if proof.Reason != "" {
-			proof.Reason = "outputs differ from those of a cold start: " + proof.Reason
+			proof.Reason = "outputs differ from the outputs of a cold start: " + proof.Reason
 			note, err := p.differsFromItself()
 			if err != nil {
 				return err

@@ -437,7 +437,7 @@ func (s *Snapshot) compare(whole bool) error {
 			continue
 		}
 		if stamp.Served {
-			return &Damaged{s.ID, stamp.Path + " is not the file of the tree any more"}
+			return &Damaged{s.ID, stamp.Path + " is no longer the file of the tree"}
 		}
 		if stamp.Path == s.pagePath() {
 			err = s.verifyPages()
@@ -568,7 +568,7 @@ func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...
 			continue
 		}
 		if s.Proof == nil || s.Proof.Equal {
-			log("snapshot %s is not valid any more, preparing afresh: %v", s.ID, err)
+			log("snapshot %s is no longer valid and is prepared again: %v", s.ID, err)
 		}
 		if err := s.Remove(); err != nil && !errors.Is(err, ErrInUse) {
 			log("snapshot %s cannot be removed: %v", s.ID, err)

@@ -191,7 +191,7 @@ func spawnStage(room *bundle.Bundle) (*stageProcess, error) {
 	spawner() <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
 		ours.Close()
-		return nil, fmt.Errorf("start a stage: %w", err)
+		return nil, fmt.Errorf("start a supervisor: %w", err)
 	}
 	p := &stageProcess{room: room, cmd: cmd, link: newLink(ours), done: make(chan struct{})}
 	go p.listen()
@@ -222,12 +222,12 @@ func (p *stageProcess) begin(cfg stageConfig) (*stageHandle, error) {
 	}
 	p.mu.Unlock()
 	if dead {
-		return nil, errors.New("the stage has ended")
+		return nil, errors.New("the supervisor has ended")
 	}
 	if err := h.send(request{Op: opBegin, Config: &cfg}); err != nil {
 		p.cmd.Process.Kill()
 		<-p.done
-		return nil, fmt.Errorf("configure a stage: %w", err)
+		return nil, fmt.Errorf("configure a supervisor: %w", err)
 	}
 	return h, nil
 }
@@ -261,7 +261,7 @@ func (p *stageProcess) listen() {
 	h := p.now
 	p.now = nil
 	if h != nil {
-		h.lost(event{Kind: evFailed, Error: fmt.Sprintf("its stage ended (%v)", err)})
+		h.lost(event{Kind: evFailed, Error: fmt.Sprintf("its supervisor ended (%v)", err)})
 	}
 	p.mu.Unlock()
 	close(p.done)
@@ -384,7 +384,7 @@ func (h *stageHandle) ask(ctx context.Context, r request) (event, error) {
 	h.replies[r.ID] = reply
 	h.mu.Unlock()
 	if err := h.send(r); err != nil {
-		return event{}, fmt.Errorf("the stage does not answer: %w", err)
+		return event{}, fmt.Errorf("the supervisor does not answer: %w", err)
 	}
 	select {
 	case e := <-reply:

@@ -129,7 +129,7 @@ func DefaultStore() (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a place for snapshots (set PREMIX_HOME): %w", err)
+		return "", fmt.Errorf("no directory for snapshots (set PREMIX_HOME): %w", err)
 	}
 	return filepath.Join(cache, "premix", "snapshots"), nil
 }
@@ -301,7 +301,7 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 		snap := s.snapshot
 		s.mu.Unlock()
 		if snap == nil {
-			return errors.New("the snapshot has gone")
+			return errors.New("the snapshot was removed")
 		}
 		cfg.Role, p.Snapshot = roleHot, snap.ID
 		if err := snap.outfit(&cfg, t); err != nil {
@@ -328,7 +328,7 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 type otherKind struct{ input, kind, seen string }
 
 func (e *otherKind) Error() string {
-	return fmt.Sprintf("the tool has looked into its input %s before the stop, which was %s, and this one is %s", e.input, e.seen, e.kind)
+	return fmt.Sprintf("the tool looked into its input %s before the stop; the probe's was %s, and this one is %s", e.input, e.seen, e.kind)
 }
 
 // sameKinds compares the kinds of a task's inputs with the kinds of the inputs that the

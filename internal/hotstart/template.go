@@ -126,7 +126,7 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 			continue
 		}
 		if s.cfg.Early && s.changes(l) {
-			return errors.New("the tool changes what another one could see")
+			return errors.New("the tool changes state that another process could see")
 		}
 		if process, open := s.watch.note(l); s.cfg.Ready == ReadyOpen && open > 0 && open >= s.cfg.Open {
 			return s.holdAt(pid, process, tid)
@@ -153,7 +153,7 @@ func (s *stage) changes(l *tracer.Look) bool {
 type toolEnded struct{ how string }
 
 func (e *toolEnded) Error() string {
-	return fmt.Sprintf("the tool ended (%s) before it came to its input", e.how)
+	return fmt.Sprintf("the tool ended (%s) before it reached its input", e.how)
 }
 
 // arm lays the placeholders out. ready is asked again and again; release closes
@@ -231,7 +231,7 @@ func (s *stage) drain() error {
 			return fmt.Errorf("read the tool's stdout: %w", err)
 		}
 		if s.prefix = append(s.prefix, buf[:n]...); len(s.prefix) > maxPrefix {
-			return fmt.Errorf("the tool wrote more than %d bytes to stdout before it came to its input", maxPrefix)
+			return fmt.Errorf("the tool wrote more than %d bytes to stdout before it reached its input", maxPrefix)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool,
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) > patience:
-			return false, fmt.Errorf("the tool came to its input and no line of its output had matched %q", s.cfg.Line)
+			return false, fmt.Errorf("the tool reached its input, and no line of its output had matched %q", s.cfg.Line)
 		}
 		return false, err
 	}

@@ -235,7 +235,7 @@ func (fp *Fingerprint) settle() error {
 				return err
 			}
 			if here.Seen != there.Seen || here.Size != there.Size || here.Mode != there.Mode || here.Digest != there.Digest {
-				return &Mismatch{there.Path + " is another file here"}
+				return &Mismatch{there.Path + " differs on this machine"}
 			}
 			fp.Files[i] = here
 			continue
@@ -243,11 +243,11 @@ func (fp *Fingerprint) settle() error {
 		here, err := stampFile(there.Path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return &Mismatch{there.Path + " is missing here"}
+			return &Mismatch{there.Path + " is missing on this machine"}
 		case err != nil:
 			return err
 		case here.Size != there.Size || here.Digest != there.Digest:
-			return &Mismatch{there.Path + " is another file here"}
+			return &Mismatch{there.Path + " differs on this machine"}
 		}
 		fp.Files[i] = here
 	}

@@ -42,7 +42,7 @@ func ParseShare(text string) (Share, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	if !ok || err != nil || !(n > 0 && n < 100) {
-		return 0, fmt.Errorf("%q is not a share of the CPU time: write all, none, or a percentage such as 2%%", text)
+		return 0, fmt.Errorf("%q is not a part of the CPU time: give all, none, or a percentage such as 2%%", text)
 	}
 	return Share(n / 100), nil
 }
@@ -80,7 +80,7 @@ func (s *Starter) Differs(first, second string) (string, error) {
 // DiffersFromItself returns the text to add to the reason of a difference if two cold
 // starts differ too. self describes how they differ.
 func DiffersFromItself(self string) string {
-	return fmt.Sprintf(" (two cold starts differ from each other too: %s; name what differs under `varies`, or make the tool repeatable, as Python with PYTHONHASHSEED)", self)
+	return fmt.Sprintf(" (two cold starts differ from each other, too: %s; name the differing lines under `varies`, or make the tool repeatable, as Python with PYTHONHASHSEED)", self)
 }
 
 // CopyStdout copies a streamed standard output to its end. Two starts have the same

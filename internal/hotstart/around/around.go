@@ -218,7 +218,7 @@ func (a Around) String() string {
 // Parse reads the text that String returns.
 func Parse(text string) (a Around, err error) {
 	list := strings.Split(text, ",")
-	wrong := errors.New("write three kinds out of null, file, pipe and terminal, as in null,pipe,file, where the last may be joined")
+	wrong := errors.New("give three kinds of null, file, pipe and terminal, as in null,pipe,file; the last may be joined")
 	if len(list) < 3 {
 		return a, wrong
 	}

@@ -177,7 +177,7 @@ func Dir() (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a directory for the state of hot starts: %w", err)
+		return "", fmt.Errorf("no directory for the state of hot starts: %w", err)
 	}
 	return filepath.Join(cache, "premix", "calls"), nil
 }
@@ -258,7 +258,7 @@ func decide(c Call, note bool) (Plan, error) {
 		p.Reason = f.Reason
 		return p, nil
 	case other != "":
-		p.Reason = fmt.Sprintf("the variable %s has another value than in the call before, which may decide what the tool does", other)
+		p.Reason = fmt.Sprintf("the variable %s has another value than in the previous call, which may change the behaviour of the tool", other)
 	case f.State == ready:
 		p.Hot = true
 	case f.Calls < knownCalls || !due:

@@ -50,7 +50,7 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 			bound(filepath.Join(dir, "patterns"))
 		}
 		if save(path, p) != nil {
-			return Plan{Reason: "the call cannot be noted"}, false
+			return Plan{Reason: "the call cannot be recorded"}, false
 		}
 	}
 	if len(p.Late) == 0 {
@@ -58,7 +58,7 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 	}
 	words := p.words(c)
 	if !slices.ContainsFunc(words, func(w tools.Word) bool { return w.Role == tools.Input }) {
-		return Plan{Reason: "the tool is not in the catalogue, and no word of its calls that changes names a file"}, false
+		return Plan{Reason: "the tool is not in the catalogue, and no changing word of its calls names a file"}, false
 	}
 	return Plan{Words: words}, p.Calls >= unknownCalls
 }

@@ -31,7 +31,7 @@ func Shim() error {
 	}
 	name := filepath.Base(os.Args[0])
 	if name == ShimName {
-		return errors.New("premix-shim is called by the names of tools\nhint: premix shim TOOL makes a directory for PATH")
+		return errors.New("premix-shim has to be called by the name of a tool\nhint: premix shim TOOL makes a directory for PATH")
 	}
 	exe, err := Program(name)
 	if err != nil {

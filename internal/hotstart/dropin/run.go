@@ -170,7 +170,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		return nil, err
 	}
 	if p.Behind != nil {
-		return nil, &UnfitError{p.Reason, "warm the call of " + strings.Join(p.Behind, " or ") + " that it makes, or run the command twice"}
+		return nil, &UnfitError{p.Reason, "prepare the call of " + strings.Join(p.Behind, " or ") + " that it makes, or run the command twice"}
 	}
 	if p.Key == "" {
 		return nil, &UnfitError{p.Reason, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them"}

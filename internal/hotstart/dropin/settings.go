@@ -65,7 +65,7 @@ func (*SettingError) ExitCode() exit.Code { return exit.Usage }
 // read reads hot.yaml.
 func (s *Settings) read(file string, text []byte) error {
 	c := &problem.Collector{File: file}
-	if root := c.YAML(text, problem.Document{Name: "configuration of hot starts", Form: "it has lines such as quota: 50G", Void: true}); root != nil {
+	if root := c.YAML(text, problem.Document{Name: "configuration of hot starts", Form: "write lines such as quota: 50G", Void: true}); root != nil {
 		c.Mapping(root, "the configuration", []string{"quota", "worth"}, func(key string, v *yaml.Node) {
 			if text, ok := c.Text(v, key); ok {
 				if hint, err := s.set(key, text); err != nil {

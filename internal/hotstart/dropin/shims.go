@@ -45,7 +45,7 @@ func MakeShims(names []string, opt ShimOptions) (string, error) {
 	}
 	for _, name := range names {
 		if strings.Contains(name, "/") || name == "" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "premix") {
-			return "", &ShimError{errors.New("no shim can be called " + name), "name a program as it is called, without a directory"}
+			return "", &ShimError{errors.New("a shim cannot have the name " + name), "give the name of a program, without a directory"}
 		}
 		var missing *calls.NotFound
 		if _, err := calls.Program(name); errors.As(err, &missing) && !opt.Container {

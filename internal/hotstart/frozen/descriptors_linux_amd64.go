@@ -109,7 +109,7 @@ func (f *freezer) files() error {
 			continue
 		}
 		if o.st.Nlink == 0 && o.st.Mode&unix.S_IFMT == unix.S_IFREG && slices.ContainsFunc(all[:i], func(e open) bool { return e.st.Ino == o.st.Ino && e.st.Dev == o.st.Dev && e.target == o.target }) {
-			return refuse("it has opened one file without a name several times: descriptor %d (%s)", o.fd, o.target)
+			return refuse("it has opened a file without a name several times: descriptor %d (%s)", o.fd, o.target)
 		}
 		file, err := f.file(o, all)
 		if err != nil {
@@ -205,7 +205,7 @@ func (f *freezer) file(o *open, all []open) (File, error) {
 		file.Mask, err = strconv.ParseUint(o.first("sigmask"), 16, 64)
 		return file, err
 	}
-	return file, refuse("it has opened something of a kind that is not restored: %s", name)
+	return file, refuse("it has opened a file of a kind that cannot be restored: %s", name)
 }
 
 // goneLimit is the size up to which a file without a name is kept, bytes.
@@ -265,7 +265,7 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 		}
 	}
 	if reader < 0 || writer < 0 {
-		return file, refuse("it has one end of a pipe whose other end it does not have: %s", name)
+		return file, refuse("it has one end of a pipe and not the other: %s", name)
 	}
 	file.Kind, file.Of = FilePipe, reader
 	in, err := os.OpenFile(f.proc(fmt.Sprintf("fd/%d", reader)), os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -275,7 +275,7 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 	defer in.Close()
 	waiting, err := unix.IoctlGetInt(int(in.Fd()), unix.TIOCINQ)
 	if err != nil {
-		return file, fmt.Errorf("ask how much stands in %s: %w", name, err)
+		return file, fmt.Errorf("get the number of bytes in %s: %w", name, err)
 	}
 	if file.Size, err = unix.FcntlInt(in.Fd(), unix.F_GETPIPE_SZ, 0); err != nil || waiting == 0 || o.fd != reader {
 		return file, err

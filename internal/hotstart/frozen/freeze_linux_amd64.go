@@ -484,7 +484,7 @@ func (f *freezer) interrupted(t *Thread) error {
 		// restored thread makes the call again, with the original time.
 		entered, args, known := f.p.Restarting(t.Tid)
 		if !known {
-			return refuse("a thread waits in a system call that cannot be begun again")
+			return refuse("a thread waits in a system call that cannot be restarted")
 		}
 		switch entered {
 		case unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_POLL, unix.SYS_FUTEX:
@@ -493,7 +493,7 @@ func (f *freezer) interrupted(t *Thread) error {
 				f.im.Clock = true
 			}
 		default:
-			return refuse("a thread waits in system call %d, which cannot be begun again", entered)
+			return refuse("a thread waits in system call %d, which cannot be restarted", entered)
 		}
 	case unix.SYS_FUTEX:
 		const lockPI, waitRequeuePI, lockPI2 = 6, 11, 13
@@ -533,7 +533,7 @@ var process = []struct {
 }{
 	{"whether it keeps capabilities", unix.SYS_PRCTL, unix.PR_GET_KEEPCAPS, 0},
 	{"its secure bits", unix.SYS_PRCTL, unix.PR_GET_SECUREBITS, 0},
-	{"its answer to broken memory", unix.SYS_PRCTL, unix.PR_MCE_KILL_GET, 2}, // PR_MCE_KILL_DEFAULT
+	{"its handling of broken memory", unix.SYS_PRCTL, unix.PR_MCE_KILL_GET, 2}, // PR_MCE_KILL_DEFAULT
 	{"the use of the instruction CPUID", unix.SYS_ARCH_PRCTL, 0x1011, 1},     // ARCH_GET_CPUID
 }
 

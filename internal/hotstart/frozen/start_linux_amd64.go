@@ -96,7 +96,7 @@ func (s *starter) start() error {
 	}
 	want := &s.im.Memory
 	if vdso.Size() != want.VDSO.Size() || len(vvar) != len(want.VVAR) {
-		return errors.New("the kernel maps another vDSO than where the process was frozen")
+		return errors.New("the kernel maps another vDSO than when the process was frozen")
 	}
 	insn, err := s.p.Instruction()
 	if err != nil {

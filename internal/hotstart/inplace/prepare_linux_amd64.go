@@ -286,10 +286,10 @@ func (p *preparation) runCold(name string) error {
 	}
 	p.data, p.snap.Loaded = before, t.came[at].Seconds()
 	p.asks = !slices.ContainsFunc(t.looks[:at], func(l hotstart.Look) bool { return l.Input && (l.Op == tracer.LookOpen || l.Op == tracer.LookRead) })
-	p.log("the probe took %v to come to its input", t.came[at].Round(time.Millisecond))
+	p.log("the probe took %v to reach its input", t.came[at].Round(time.Millisecond))
 	switch {
 	case t.came[at] < p.opt.Worth:
-		return unfit("the tool comes to its input within %v: a hot start would save nothing", t.came[at].Round(time.Millisecond))
+		return unfit("the tool reaches its input within %v: a hot start would save nothing", t.came[at].Round(time.Millisecond))
 	case late:
 		return unfit("it opens its input, and loads its data after that")
 	}
@@ -387,7 +387,7 @@ func (p *preparation) load(number int) (*trial, error) {
 	}
 	switch {
 	case t.held == nil:
-		return nil, unfit("it ends before it comes to its input (%s), when another word stands for its input", ending(t.exit))
+		return nil, unfit("it ends before it reaches its input (%s), with another name for its input", ending(t.exit))
 	case t.changed && len(t.variable) > 0:
 		return nil, unfit("its first program executes another one, whose environment has late variables")
 	}
@@ -554,7 +554,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts 
 		}
 	}
 	if len(c.Unexplained) > 0 {
-		return nil, unfit("its memory differs from run to run, for no known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
+		return nil, unfit("its memory differs from run to run, without a known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
 	}
 	return c, nil
 }
@@ -613,7 +613,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	for i := 1; i < 3; i++ {
 		var b []byte
 		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !equalButNumbers(l.Written[i].Bytes, b)) {
-			return unfit("what it writes to descriptor %d before its input differs from run to run", i)
+			return unfit("its output to descriptor %d before its input differs from run to run", i)
 		}
 	}
 	return nil
@@ -626,7 +626,7 @@ func (p *preparation) parts(t *trial) error {
 		return a.Word == b.Word && a.Offset == b.Offset && len(a.Content) == len(b.Content)
 	}
 	if !slices.EqualFunc(l.Parts, t.parts, same) {
-		return unfit("how much it reads of its input before it has loaded its data depends on the input")
+		return unfit("the number of bytes that it reads of its input before it has loaded its data depends on the input")
 	}
 	for i, part := range t.parts {
 		for j, c := range part.Content {
@@ -734,7 +734,7 @@ func (p *preparation) prove() error {
 		return err
 	}
 	if t.exit != p.cold.exit {
-		return unfit("it ends otherwise than cold (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
+		return unfit("its end differs from a cold start (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
 	}
 	difference, err := compareTrials(p.cold, t, inOrder)
 	if err != nil || difference == "" {
@@ -759,17 +759,17 @@ func (p *preparation) prove() error {
 		return err
 	}
 	if own == "" {
-		return unfit("what it writes differs from a cold start: %s", difference)
+		return unfit("its output differs from a cold start: %s", difference)
 	}
 	// Threads may write their lines in no fixed order.
 	if own, err = compareTrials(p.cold, again, inAnyOrder); err != nil {
 		return err
 	}
 	if own != "" {
-		return unfit("what it writes differs from one cold start to the next: %s", own)
+		return unfit("its output differs from one cold start to the next: %s", own)
 	}
 	if sorted != "" {
-		return unfit("what it writes differs from a cold start: %s", sorted)
+		return unfit("its output differs from a cold start: %s", sorted)
 	}
 	return nil
 }

@@ -212,7 +212,7 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 		s.values[v.Name], _ = lookup(c.Env, v.Name)
 	}
 	if broken(c.Stdout) {
-		return lost, errors.New("nobody reads its standard output")
+		return lost, errors.New("no process reads its standard output")
 	}
 	signals := newSignals(around.Ignored)
 	defer signals.end()

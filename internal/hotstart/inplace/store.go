@@ -261,21 +261,21 @@ func (s *Snapshot) fits(c *Call) string {
 			return fmt.Sprintf("the tool keeps the path of its working directory, whose length is %d instead of %d", len(c.Dir), len(s.plan.Dir))
 		}
 		if pwd, ok := lookup(c.Env, "PWD"); ok && pwd != c.Dir {
-			return "the tool keeps the path of its working directory, and PWD is another one"
+			return "the tool keeps the path of its working directory, and PWD has another path"
 		}
 	}
 	words := c.words()
 	for _, e := range s.plan.Early {
 		path := e.Name.in(c.Dir, words)
 		if now := kindAt(path); now != e.Kind {
-			return fmt.Sprintf("the tool looks at %s before its input, which is %q instead of %q", path, now, e.Kind)
+			return fmt.Sprintf("before its input, the tool looks at %s, which is %q instead of %q", path, now, e.Kind)
 		}
 	}
 	for _, p := range s.plan.Parts {
 		path := resolve(c.Dir, words[p.Word])
 		content, err := readPart(path, p.Offset, int64(len(p.Content)))
 		if err != nil || !p.serves(content) {
-			return fmt.Sprintf("the tool reads of %s before it loads its data, and finds something else there than in its preparation", path)
+			return fmt.Sprintf("the tool reads from %s before it loads its data, and the bytes differ from its preparation", path)
 		}
 	}
 	for _, m := range s.plan.Made {

@@ -374,7 +374,7 @@ func (t *trial) watch(ctx context.Context) error {
 		}
 		stop, err := t.decide(l)
 		if errors.Is(err, tracer.ErrRedirect) {
-			return unfit("it executes a program that lies beside its files (%s)", l.Path)
+			return unfit("it executes a program in the directory of its files (%s)", l.Path)
 		}
 		if err != nil && !errors.Is(err, tracer.ErrGone) {
 			return err

@@ -72,7 +72,7 @@ func Dir() (string, error) {
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("find a directory of descriptions of tools: %w", err)
+		return "", fmt.Errorf("no directory for descriptions of tools: %w", err)
 	}
 	return filepath.Join(dir, "premix", "tools"), nil
 }
@@ -180,7 +180,7 @@ func (d *description) key(c *problem.Collector, key string, v *yaml.Node) {
 		if text, ok := c.Text(v, key); ok {
 			d.Style = style(text)
 			if d.Style != styleGetopt && d.Style != styleWords {
-				c.Add(v.Line, "there are: getopt, words", "unknown style %s", text)
+				c.Add(v.Line, "use getopt or words", "unknown style %s", text)
 			}
 		}
 	case "flags", "values":
@@ -209,7 +209,7 @@ func (d *description) key(c *problem.Collector, key string, v *yaml.Node) {
 		for i, n := range v.Content {
 			r, ok := readRole(c, problem.Follow(n), "an argument")
 			if ok && r.Several && i+1 < len(v.Content) {
-				c.Add(n.Line, "leave the dots out", "only the last argument may be several words")
+				c.Add(n.Line, "leave out the dots", "only the last argument may be several words")
 			}
 			d.Arguments = append(d.Arguments, r)
 		}

@@ -127,7 +127,7 @@ func (c *Clock) remove(p *Proc) error {
 			break
 		}
 		if _, err := p.SyscallIn(tid, unix.SYS_PRCTL, unix.PR_SET_TSC, unix.PR_TSC_ENABLE, 0, 0, 0); err != nil {
-			return fmt.Errorf("give the time-stamp counter back: %w", err)
+			return fmt.Errorf("restore the time-stamp counter: %w", err)
 		}
 	}
 	return nil

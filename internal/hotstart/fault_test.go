@@ -378,7 +378,7 @@ func TestEarlyLooks(t *testing.T) {
 
 	// It keeps whether its input is large, and the probe is small.
 	b = newBench(t, newSpec("-m", "2", "-G", "input"), Hot)
-	wantUnavailable(t, b.prepare(records), Hot, "its memory depends on something that is not the same in each start")
+	wantUnavailable(t, b.prepare(records), Hot, "its memory depends on a value that differs between starts")
 
 	// It opens its input twice; its data is loaded before the second time.
 	index := filepath.Join(t.TempDir(), "index")
@@ -392,7 +392,7 @@ func TestEarlyLooks(t *testing.T) {
 	}
 	// It may have kept the format.
 	_, err := b.starter.Start(context.Background(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("index\nsum\n")}})
-	wantUnavailable(t, err, Hot, "has looked into its input input before the stop, which was FASTQ, and this one is text")
+	wantUnavailable(t, err, Hot, "looked into its input input before the stop; the probe.s was FASTQ, and this one is text")
 	all, err := List(b.store)
 	if err != nil || len(all) != 1 || !slices.Equal(all[0].Early, []string{"open"}) || all[0].Memory < 2<<20 {
 		t.Errorf("snapshots %+v, %v", all, err)
@@ -665,7 +665,7 @@ func TestBadTools(t *testing.T) {
 		spec.Argv = []string{"/bin/true"}
 		for _, kind := range kinds[1:] {
 			b := newBench(t, spec, kind)
-			wantUnavailable(t, b.prepare("sum\n"), kind, "the tool ended \\(exit status 0\\) before it came to its input")
+			wantUnavailable(t, b.prepare("sum\n"), kind, "the tool ended \\(exit status 0\\) before it reached its input")
 		}
 		b := newBench(t, spec, Auto)
 		b.mustPrepare("sum\n")

@@ -441,6 +441,6 @@ func TestOrdinaryUser(t *testing.T) {
 func TestDiffersFromItself(t *testing.T) {
 	for _, command := range []string{"time\n", "address\n"} {
 		b := newBench(t, newSpec("-m", "2", "input"), Hot)
-		wantUnavailable(t, b.prepare(command), Hot, `outputs differ .*\(two cold starts differ from each other too: stdout differs in line 1; name what differs under .varies.`)
+		wantUnavailable(t, b.prepare(command), Hot, `outputs differ .*\(two cold starts differ from each other, too: stdout differs in line 1; name the differing lines under .varies.`)
 	}
 }

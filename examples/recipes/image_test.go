@@ -123,7 +123,7 @@ sed -i 's/"kernel": "/"kernel": "9./' "$PREMIX_HOME"/snapshots/*/snapshot.json
 	if err := link.B.Run(cmd); err != nil {
 		t.Fatalf("node B: %v\n%s", err, said.String())
 	}
-	if !regexp.MustCompile(`is not valid any more.*: the kernel is .* instead of 9\.`).MatchString(said.String()) {
+	if !regexp.MustCompile(`is no longer valid.*: the kernel is .* instead of 9\.`).MatchString(said.String()) {
 		t.Errorf("why the snapshot is not used was not told:\n%s", said.String())
 	}
 	u.startedAs(t, "report.json", "hot")

@@ -133,7 +133,7 @@ func TestLateEnv(t *testing.T) {
 	// It says so once, and the value that it has then is part of the calls.
 	for i, env := range [][]string{{"MODE=2", "LANG=C"}, {"MODE=2", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=de"}} {
 		p := plan(t, call(t, "bwa mem ref s4_1.fq", append(env, "SAMPLE=s4")...))
-		if changed := strings.Contains(p.Reason, "has another value than in the call before"); changed != (i%2 == 0) || p.Hot == changed || slices.Contains(p.LateEnv, "MODE") {
+		if changed := strings.Contains(p.Reason, "has another value than in the previous call"); changed != (i%2 == 0) || p.Hot == changed || slices.Contains(p.LateEnv, "MODE") {
 			t.Errorf("call %d: %+v", i, p)
 		}
 	}

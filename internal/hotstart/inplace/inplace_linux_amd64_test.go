@@ -228,9 +228,9 @@ func TestEarlyInput(t *testing.T) {
 			if way == "o" {
 				p.wantHot(v("SRR5204812"))
 			} else {
-				p.wantCold(v("SRR5204812"), "finds something else there")
+				p.wantCold(v("SRR5204812"), "the bytes differ from its preparation")
 			}
-			p.wantCold(v("SRR5204813"), map[bool]string{true: "has 1 bytes, where", false: "finds something else there"}[way == "o"])
+			p.wantCold(v("SRR5204813"), map[bool]string{true: "has 1 bytes, where", false: "the bytes differ from its preparation"}[way == "o"])
 			p.write("SRR5204814_1.fq", "")
 			p.wantCold(v("SRR5204814"), `"empty" instead of "file"`)
 			p.wantCold(v("SRR5204815"), `"missing" instead of "file"`)

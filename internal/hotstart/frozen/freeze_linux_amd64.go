@@ -534,7 +534,7 @@ var process = []struct {
 	{"whether it keeps capabilities", unix.SYS_PRCTL, unix.PR_GET_KEEPCAPS, 0},
 	{"its secure bits", unix.SYS_PRCTL, unix.PR_GET_SECUREBITS, 0},
 	{"its handling of broken memory", unix.SYS_PRCTL, unix.PR_MCE_KILL_GET, 2}, // PR_MCE_KILL_DEFAULT
-	{"the use of the instruction CPUID", unix.SYS_ARCH_PRCTL, 0x1011, 1},     // ARCH_GET_CPUID
+	{"the use of the instruction CPUID", unix.SYS_ARCH_PRCTL, 0x1011, 1},       // ARCH_GET_CPUID
 }
 
 // signals reads the signal actions and other properties that the kernel returns only to

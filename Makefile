@@ -21,6 +21,12 @@ build: go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry' -o bin/premix-shim ./cmd/premix-shim
 
+# dist/python/dist/premix-*.whl, which brings premix to users of pip.
+.PHONY: wheel
+wheel: build
+	@scripts/setup.sh wheel
+	scripts/wheel.sh $${XDG_CACHE_HOME:-$$HOME/.cache}/premix/python/1/bin/python bin dist/python/dist
+
 .PHONY: go
 go:
 	@scripts/setup.sh go

@@ -6,7 +6,8 @@
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
-#   scripts/setup.sh ecosystem       Nextflow and Snakemake with its plugin for Slurm (350 MB)
+#   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas and Arrow (600 MB)
+#   scripts/setup.sh wheel           the builder of the Python package
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane and the kubelet
 #   scripts/setup.sh tools           programs that bench-tools starts
@@ -23,7 +24,7 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
+test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:python3 rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
@@ -248,6 +249,20 @@ install_snakemake() {
 	touch "$to/.done"
 }
 
+# python_tools PACKAGE==VERSION...: the tools of the tests of dist/python, in an environment
+# of their own.
+python_tools() {
+	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/python/1 package missing=()
+	[ -x "$to/bin/pip" ] || python3 -m venv "$to" || return 1
+	for package; do
+		[ -e "$to/.${package}" ] || missing+=("$package")
+	done
+	[ ${#missing[@]} = 0 ] && return 0
+	say "installing ${missing[*]}"
+	"$to/bin/pip" install -q --disable-pip-version-check "${missing[@]}" || return 1
+	(cd "$to" && touch "${missing[@]/#/.}")
+}
+
 # biopython VERSION: a client of BLAST services, for a test.
 biopython() {
 	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/biopython/$1
@@ -276,7 +291,7 @@ status=0
 for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
-	containerd-1.7) ;;
+	containerd-1.7 | wheel) ;;
 	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
 	demo) packages+=("${demo_packages[@]}") ;;
@@ -289,7 +304,7 @@ for set in "$@"; do
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, demo, test, bench, soak, ecosystem, gatk, tools, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, demo, test, bench, soak, ecosystem, gatk, tools, wheel, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac
@@ -300,12 +315,15 @@ for set in "$@"; do
 	test)
 		biopython 1.85 || status=1
 		plyvel 1.5.1 || status=1
+		python_tools pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 || status=1
 		;;
+	wheel) python_tools hatchling==1.33.0 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)
 		install_nextflow || status=1
 		install_snakemake || status=1
+		python_tools pandas==3.1.1 pyarrow==26.0.1 || status=1
 		;;
 	gatk) install_gatk || status=1 ;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;

@@ -1,0 +1,20 @@
+"""Puts the programs premix and premix-shim into the wheel, if PREMIX_WHEEL_BIN names their directory."""
+
+import os
+from typing import Any, Dict
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# The programs are static, so that they need no library of a distribution.
+TAG = "py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.musllinux_1_1_x86_64"
+
+
+class Programs(BuildHookInterface):  # type: ignore[type-arg]
+    def initialize(self, version: str, build_data: Dict[str, Any]) -> None:
+        programs = os.environ.get("PREMIX_WHEEL_BIN")
+        if not programs:
+            return  # premix is looked for on PATH
+        build_data["tag"] = TAG
+        build_data["pure_python"] = False
+        for name in ("premix", "premix-shim"):
+            build_data["shared_scripts"][os.path.join(programs, name)] = name

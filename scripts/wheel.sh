@@ -1,0 +1,10 @@
+#!/bin/bash
+# Builds the wheel of dist/python with the programs of bin in it, the same bytes each time.
+#
+#   scripts/wheel.sh PYTHON BIN OUT    PYTHON has hatchling; the wheel goes to OUT
+set -euo pipefail
+python=$1 bin=$(realpath "$2") out=$(realpath -m "$3")
+cd "$(dirname "$0")/../dist/python"
+export PREMIX_WHEEL_BIN=$bin SOURCE_DATE_EPOCH=1577836800
+umask 022
+"$python" -m hatchling build -t wheel -d "$out" >/dev/null

@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "python.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
 
 # Lines of their output, where it is always the same.
-PRINTED = ["19\n", "1 0 True\n", "3 no such sample\n\n", "1\t2\n3\t4\n5\t6\n7\t8\n9\t10\n\n", "1905\n6\n", "", "b'7\\n'\n"]
+PRINTED = ["19\n", "1 0 True\n", "3 there is no sample\n\n", "1\t2\n3\t4\n5\t6\n7\t8\n9\t10\n\n", "1905\n6\n", "", "b'7\\n'\n"]
 
 
 def test_all_examples_are_known() -> None:

@@ -96,7 +96,7 @@ func (a *app) dispatch(d pilot.Directory, eng pilot.Engine, o pilot.Options, qui
 
 // dispatchTasks runs the waiting tasks of a task directory on an engine. The summary is nil
 // if the directory cannot be used.
-func (a *app) dispatchTasks(q *queue.Queue, eng pilot.Engine, o pilot.Options, quiet bool) (*local.TaskSummary, error) {
+func (a *app) dispatchTasks(q *queue.Queue, eng pilot.Engine, o pilot.Options, quiet bool) (*local.Summary, error) {
 	d, err := pilot.OpenTasks(q, true)
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ succeeded.`,
 					fmt.Fprintf(o.Messages, "these %d tasks were submitted before, and continue with their settings of that time\n", s.Tasks)
 				}
 			}
-			var sum *local.TaskSummary
+			var sum *local.Summary
 			if eng != nil {
 				packed.Settings.FailFast, packed.Settings.KeepDaemons = o.FailFast, o.KeepDaemons
 				sum, err = a.dispatchTasks(q, eng, packed, quiet)

@@ -62,7 +62,7 @@ func newRun(t *testing.T, tasks int, stderr string, records ...record.Task) stri
 		if !r.OK() {
 			r.StderrOffset, r.StderrLength = offset, length
 		}
-		if err := run.Commit(&r); err != nil {
+		if err := run.Settle([]*record.Task{&r}); err != nil {
 			t.Fatal(err)
 		}
 	}

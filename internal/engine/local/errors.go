@@ -8,6 +8,9 @@ import (
 	"syscall"
 )
 
+// WayAgain is the hint of a FailedError of a run.
+const WayAgain = "mend the cause and run the same command again: tasks that are done are not run again"
+
 // FailedError reports that some tasks of a run failed, or were not run.
 type FailedError struct {
 	Failed int

@@ -3,9 +3,6 @@ package local
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -101,28 +98,6 @@ func (p *progress) erase() {
 		_, _ = io.WriteString(p.w, "\r\x1b[2K")
 		p.drawn = false
 	}
-}
-
-// line returns the progress line.
-func (s *schedule) line(now time.Time) string {
-	var b strings.Builder
-	over := s.succeeded + s.failed
-	fmt.Fprintf(&b, "%d/%d done, %d running", s.before+s.succeeded, s.before+s.total, len(s.running))
-	if s.failed > 0 {
-		fmt.Fprintf(&b, ", %d failed", s.failed)
-	}
-	for i, kind := range slices.Sorted(maps.Keys(s.kinds)) {
-		sep := ", "
-		if i == 0 {
-			sep = " · "
-		}
-		fmt.Fprintf(&b, "%s%s %d", sep, kind, len(s.kinds[kind]))
-	}
-	if elapsed := now.Sub(s.begun); over > 0 && elapsed > 0 {
-		left := time.Duration(float64(elapsed) / float64(over) * float64(s.total-over-s.cancelled))
-		fmt.Fprintf(&b, " · %s · %s left", rateText(float64(over)/elapsed.Seconds()), durationText(left))
-	}
-	return b.String()
 }
 
 // rateText returns a rate per second, minute or hour, whichever reads best.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"premix/internal/engine"
@@ -65,9 +64,6 @@ type Options struct {
 // *StoppedError, and *FailedError if not every task succeeded. The summary is nil
 // if no task could be run at all.
 func Run(ctx context.Context, o Options) (_ *Summary, err error) {
-	if o.Grace == 0 {
-		o.Grace = Grace
-	}
 	rec, samples, plan, err := load(o)
 	if err != nil {
 		return nil, err
@@ -83,73 +79,32 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if o.Retries < 0 {
 		o.Retries = rec.Retries
 	}
+	if o.Timeout == 0 {
+		o.Timeout = rec.Timeout
+	}
 	var run *queue.Run
 	if o.Worker != "" {
-		run, err = queue.OpenShare(o.Out, plan, o.Worker, o.Share)
+		run, err = queue.OpenShare(o.Out, plan, o.Retries, o.Worker, o.Share)
 	} else {
 		run, err = queue.OpenRun(o.Out, plan, o.Retries, o.Resume)
 	}
 	if err != nil {
 		return nil, err
 	}
-	p := newProgress(o.Messages, o.Terminal)
+	s := newScheduler(TaskOptions{Queue: run.Queue, Worker: o.Worker, Share: o.Share, Until: o.Until, Fence: o.Fence, Jobs: o.Jobs,
+		Cores: o.Cores, Memory: o.Memory, Grace: o.Grace, FailFast: o.FailFast, Kill: o.Kill}, newProgress(o.Messages, o.Terminal), seen)
 	defer func() {
-		p.clear()
+		s.progress.clear()
 		if cerr := run.Close(); cerr != nil {
-			p.note("closing the run: %v", cerr)
+			s.progress.note("closing the run: %v", cerr)
 		}
 	}()
-	withdrawn, err := Withdraw(run, o.Store)
-	if err != nil {
-		return nil, err
-	}
-	s := newSchedule(run, rec, o, p, budget)
-	if s.before > 0 && o.Worker == "" && !o.Resume {
-		p.notice("going on with the run in %s: %d of %d tasks are done", run.Dir, s.before, len(run.Plan.Tasks))
-	}
-	for _, q := range withdrawn {
-		s.quarantined[q.Snapshot] = q
-		p.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
-	}
-	drained, err := s.fenced()
-	if err != nil {
-		return nil, err
-	}
-	s.stopped = drained
-	ctx, s.abort = context.WithCancel(ctx)
-	defer s.abort()
-	if len(s.queue) > 0 && !s.stopped {
-		if err := s.prepare(ctx, rec, samples, slots); err != nil {
-			return nil, interrupted(ctx, run, err)
-		}
-		defer func() { err = errors.Join(err, s.starter.Close()) }()
-		var lacks []string
-		s.groups, lacks = newCgroups(seen, budgetCores(o, cores(seen)))
-		for _, l := range lacks {
-			p.note("no limit on %s", l)
-		}
-		s.sentinel = s.newSentinel(s.starter.Snapshot(), slots)
-		before := s.sentinel
-		s.note(hotstart.Use{Run: run.Dir})
-		s.work(ctx, slots)
-		s.note(hotstart.Use{CPU: s.sentinel.cpu - before.cpu, Spent: s.sentinel.spent - before.spent, Verified: s.sentinel.verified - before.verified})
-		if err := s.groups.close(); err != nil {
-			p.note("a cgroup is left: %v", err)
-		}
-	}
-	p.clear()
-	sum := s.summary()
-	switch {
-	case s.broken != nil && s.aborted:
-		return sum, s.broken
-	case ctx.Err() != nil:
-		return sum, interrupted(ctx, run, ctx.Err())
-	case s.broken != nil:
-		return sum, s.broken
-	case sum.Failed+sum.NotRun > 0:
-		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command again: tasks that are done are not run again"}
-	}
-	return sum, nil
+	s.slots, s.capacity, s.budget = slots, slots*run.Plan.Header.Threads, budget
+	s.ways = ways{failed: WayAgain}
+	return s.run(ctx, &hot{scheduler: s, run: run, opts: o, tool: rec, samples: samples,
+		env: rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env, timeout: o.Timeout, killed: make(chan struct{}),
+		running: make(map[int]context.CancelCauseFunc), queued: make(map[int]time.Time), starts: make(Starts),
+		chosen: make(map[int]bool), quarantined: make(map[string]*Quarantine)})
 }
 
 // load reads recipe and sheet, and makes the plan of the run that they are.
@@ -186,23 +141,6 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
 	rec, _, plan, err := load(o)
 	return rec, plan, err
-}
-
-// interrupted returns err, or the cause with which ctx was cancelled.
-func interrupted(ctx context.Context, run *queue.Run, err error) error {
-	var i *Interrupted
-	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
-		return &Interrupted{Signal: i.Signal, Dir: run.Dir}
-	}
-	return err
-}
-
-// budgetCores returns the number of cores that all tasks together may use.
-func budgetCores(o Options, have int) int {
-	if o.Cores > 0 {
-		return o.Cores
-	}
-	return max(have, o.Jobs*max(o.Threads, 1))
 }
 
 // countSlots returns how many tasks run at a time, and the memory that they may take together.
@@ -245,19 +183,19 @@ const maxProbes = 3
 // prepare makes the starter and the files that the wished kind of start needs. A sample
 // that cannot serve as probe, for example one with a damaged file, does not end
 // the run: another sample takes its place, and if none is left, tasks start cold.
-func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample, slots int) error {
-	scratch, err := s.run.Scratch("prepare")
+func (h *hot) prepare(ctx context.Context) error {
+	scratch, err := h.run.Scratch("prepare")
 	if err != nil {
 		return err
 	}
-	probes := probes(rec, samples)
+	probes := probes(h.tool, h.samples)
 	for i, probe := range probes {
-		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
-			Store: s.o.Store,
-			Start: s.o.Start,
-			Tasks: len(s.queue),
-			Jobs:  slots,
-			Log:   s.progress.note,
+		starter, err := hotstart.New(h.tool.Spec(h.run.Plan.Header.Threads, h.run.Plan.Header.Memory), hotstart.Options{
+			Store: h.opts.Store,
+			Start: h.opts.Start,
+			Tasks: h.before[queue.Waiting],
+			Jobs:  h.slots,
+			Log:   h.progress.note,
 		})
 		if err != nil {
 			return err
@@ -273,19 +211,19 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 		case errors.As(err, &unavailable), ctx.Err() != nil:
 			return errors.Join(err, starter.Close())
 		case i+1 < len(probes):
-			s.progress.note("another sample is taken to prove the start with: %v", err)
+			h.progress.note("another sample is taken to prove the start with: %v", err)
 			if err := starter.Close(); err != nil {
 				return err
 			}
 			continue
-		case s.o.Start != hotstart.Auto:
+		case h.opts.Start != hotstart.Auto:
 			return errors.Join(&ProbeError{err}, starter.Close())
 		default:
-			s.progress.note("no start but a cold one can be proved: %v", err)
+			h.progress.note("no start but a cold one can be proved: %v", err)
 		}
-		s.starter = starter
+		h.starter = starter
 		kind, reason := starter.Decision()
-		s.progress.notice("tasks start %s: %s", kind, reason)
+		h.progress.notice("tasks start %s: %s", kind, reason)
 		return nil
 	}
 	return nil

@@ -416,20 +416,41 @@ func TestToolThatFailsIsBlamedNotItsPipe(t *testing.T) {
 }
 
 func TestProgressLine(t *testing.T) {
+	dir := t.TempDir()
+	plan := &engine.Plan{Header: engine.Header{Recipe: "r", Threads: 1, Tasks: 120, Header: record.Header{Format: record.Format}}}
+	for i := range 120 {
+		plan.Tasks = append(plan.Tasks, engine.Task{Task: i + 1})
+	}
+	run, err := queue.OpenRun(dir, plan, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	settle := func(first, last int, kind, cause string, l launcher) {
+		for n := first; n <= last; n++ {
+			rec := &record.Task{Task: n, Try: 1, Start: kind, Cause: cause}
+			if err := run.Settle([]*record.Task{rec}); err != nil {
+				t.Fatal(err)
+			}
+			if l != nil {
+				l.settled(rec)
+			}
+		}
+	}
+	settle(1, 20, "cold", "", nil)
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &schedule{total: 100, before: 20, running: map[int]context.CancelCauseFunc{1: nil, 2: nil}, begun: begun, kinds: map[string]map[int]took{}}
+	s := newScheduler(TaskOptions{Queue: run.Queue}, newProgress(nil, false), nil)
+	h := &hot{scheduler: s, run: run, starts: make(Starts), chosen: make(map[int]bool), queued: make(map[int]time.Time)}
+	s.l, s.begun, s.slots = h, begun, 2
+	s.active = map[uint64]*activeTask{1: nil, 2: nil}
 	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
-	s.succeeded, s.failed = 49, 1
-	s.kinds["fork"], s.kinds["cold"] = map[int]took{}, map[int]took{}
-	for i := range 40 {
-		s.kinds["fork"][i] = took{}
-	}
-	for i := range 9 {
-		s.kinds["cold"][i] = took{}
-	}
-	if got, want := s.line(begun.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, fork 40 · 5.0/s · 0:10 left"; got != want {
+	settle(21, 60, "hot", "", h)
+	settle(61, 69, "cold", "", h)
+	settle(70, 70, "cold", record.CauseExit, h)
+	s.over = 50
+	if got, want := s.line(begun.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, hot 40 · 5.0/s · 0:10 left"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
 }
@@ -449,13 +470,13 @@ func TestNotesAreNotRepeated(t *testing.T) {
 func TestProgressOnATerminal(t *testing.T) {
 	var b strings.Builder
 	p := newProgress(&b, true)
-	s := &schedule{total: 2, kinds: map[string]map[int]took{}}
+	s := drawn("0/2 done")
 	p.draw(s)
 	p.notice("hello")
 	p.draw(s)
 	p.clear()
 	p.clear()
-	const erase, line = "\r\x1b[2K", "0/2 done, 0 running"
+	const erase, line = "\r\x1b[2K", "0/2 done"
 	if got, want := b.String(), erase+line+erase+"hello\n"+erase+line+erase; got != want {
 		t.Errorf("wrote %q, want %q", got, want)
 	}

@@ -9,21 +9,26 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"premix/internal/engine"
+	"premix/internal/engine/queue"
 	"premix/internal/kit/quantile"
+	"premix/internal/record"
 )
 
 // Summary is the result of one invocation.
 type Summary struct {
 	Dir       string    `json:"dir"`
-	Recipe    string    `json:"recipe"`
-	Tasks     int       `json:"tasks"`  // in the run
-	Before    int       `json:"before"` // done before this invocation
+	Recipe    string    `json:"recipe,omitempty"` // of a run
+	Tasks     int       `json:"tasks"`            // in the directory
+	Before    int       `json:"before"`           // that had succeeded before this invocation
 	Succeeded int       `json:"succeeded"`
 	Failed    int       `json:"failed"`
 	Cancelled int       `json:"cancelled"`
 	NotRun    int       `json:"not_run"`
-	Seconds   float64   `json:"seconds"` // wall clock time of this invocation's tasks
-	Starts    []Start   `json:"starts"`  // by kind; successes of this invocation
+	Seconds   float64   `json:"seconds"`         // wall clock time of this invocation's tasks
+	User      float64   `json:"user"`            // CPU seconds of the tasks
+	System    float64   `json:"system"`          // CPU seconds
+	Starts    []Start   `json:"starts,omitzero"` // of a run, by kind; successes of this invocation
 	Failures  []Failure `json:"failures,omitempty"`
 
 	Verified    int           `json:"verified"` // tasks of this invocation that started hot and were run cold too
@@ -38,67 +43,116 @@ type Start struct {
 	Seconds float64 `json:"seconds"` // median
 }
 
-// StartOf sums up successes that started in one way; there is at least one.
-func StartOf(kind string, latencies, seconds []float64) Start {
-	return Start{Kind: kind, Tasks: len(seconds), Latency: quantile.Median(latencies), Seconds: quantile.Median(seconds)}
+// Starts are the successes of an invocation, by number of the task.
+type Starts map[int]start
+
+// start is the figures of one success.
+type start struct {
+	kind             string
+	latency, seconds float64
+}
+
+// Add adds a success.
+func (s Starts) Add(rec *record.Task) { s[rec.Task] = start{rec.Start, rec.Latency, rec.Seconds} }
+
+// Drop removes a task, and reports whether it was there.
+func (s Starts) Drop(task int) bool {
+	_, ok := s[task]
+	delete(s, task)
+	return ok
+}
+
+// List sums up by kind of start.
+func (s Starts) List() []Start {
+	latency, seconds := make(map[string][]float64), make(map[string][]float64)
+	for _, t := range s {
+		latency[t.kind], seconds[t.kind] = append(latency[t.kind], t.latency), append(seconds[t.kind], t.seconds)
+	}
+	list := []Start{}
+	for _, kind := range slices.Sorted(maps.Keys(seconds)) {
+		list = append(list, Start{Kind: kind, Tasks: len(seconds[kind]), Latency: quantile.Median(latency[kind]), Seconds: quantile.Median(seconds[kind])})
+	}
+	return list
 }
 
 // Failure is one task that failed, after its last try.
 type Failure struct {
 	Task   int      `json:"task"`
-	Sample string   `json:"sample"`
+	Sample string   `json:"sample,omitempty"` // of a run
+	Name   string   `json:"name,omitempty"`   // of a task without a recipe
 	Try    int      `json:"try"`
 	Error  string   `json:"error"`
 	Hint   string   `json:"hint,omitempty"`
-	Stderr []string `json:"stderr,omitempty"` // last lines
+	Stderr []string `json:"stderr,omitempty"` // last lines, of a run
 }
 
-func (s *schedule) summary() *Summary {
-	sum := &Summary{
-		Dir: s.run.Dir, Recipe: s.run.Plan.Header.Recipe, Tasks: len(s.run.Plan.Tasks),
-		Before: s.before, Succeeded: s.succeeded, Failed: s.failed,
-		Cancelled: s.cancelled, NotRun: s.total - s.succeeded - s.failed - s.cancelled,
-		Failures: s.failures, Verified: s.verified,
-		Starts: []Start{},
+// maxFailures is the number of failures that a summary shows in full.
+const maxFailures = 10
+
+// NewSummary returns the summary of an invocation that found before and left count tasks in
+// each state.
+func NewSummary(q *queue.Queue, before, count [4]int) *Summary {
+	sum := &Summary{Dir: q.Dir, Recipe: q.Recipe(), Before: before[queue.Succeeded], Succeeded: count[queue.Succeeded] - before[queue.Succeeded],
+		Failed: count[queue.Failed], Cancelled: count[queue.Cancelled], NotRun: count[queue.Waiting]}
+	for _, n := range count {
+		sum.Tasks += n
 	}
-	if s.total > 0 {
-		sum.Seconds = time.Since(s.begun).Seconds()
+	return sum
+}
+
+// AddFailure adds the failure of a task, if the summary has few yet.
+func (sum *Summary) AddFailure(rec *record.Task) {
+	if len(sum.Failures) == maxFailures {
+		return
 	}
-	for _, kind := range slices.Sorted(maps.Keys(s.kinds)) {
-		var latencies, seconds []float64
-		for _, t := range s.kinds[kind] {
-			latencies, seconds = append(latencies, t.latency), append(seconds, t.seconds)
+	f := Failure{Task: rec.Task, Name: rec.Sample, Try: rec.Try, Error: rec.Error, Hint: rec.Hint}
+	if sum.Recipe != "" {
+		f.Sample, f.Name = rec.Sample, ""
+		f.Stderr, _ = engine.Stderr(sum.Dir, rec, engine.StderrLines) // report the failure also without its standard error
+	}
+	sum.Failures = append(sum.Failures, f)
+}
+
+func (s *scheduler) summary() *Summary {
+	sum := NewSummary(s.q, s.before, s.counts())
+	sum.User, sum.System = s.user, s.system
+	if !s.ended.IsZero() {
+		sum.Seconds = s.ended.Sub(s.begun).Seconds()
+	}
+	for _, rec := range s.failures {
+		if state := s.q.State(rec.Task); state == queue.Failed || state == queue.Waiting && s.broken != nil { // not where its retry was ordered
+			sum.AddFailure(rec)
 		}
-		if len(seconds) > 0 {
-			sum.Starts = append(sum.Starts, StartOf(kind, latencies, seconds))
-		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.quarantined)) {
-		sum.Quarantined = append(sum.Quarantined, s.quarantined[id])
-	}
+	s.l.sumUp(sum)
 	return sum
 }
 
 // Write writes the summary for people.
 func (sum *Summary) Write(w io.Writer) error {
 	var b strings.Builder
+	if sum.Recipe != "" {
+		b.WriteString(sum.Recipe + ": ")
+	}
 	if sum.Before == sum.Tasks {
-		fmt.Fprintf(&b, "%s: nothing to do, all %d tasks are done\n", sum.Recipe, sum.Tasks)
+		fmt.Fprintf(&b, "nothing to do, all %d tasks are done\n", sum.Tasks)
 		_, err := io.WriteString(w, b.String())
 		return err
 	}
-	fmt.Fprintf(&b, "%s: %d of %d tasks succeeded in %s", sum.Recipe, sum.Before+sum.Succeeded, sum.Tasks, secondsText(sum.Seconds))
+	fmt.Fprintf(&b, "%d of %d tasks succeeded in %s", sum.Before+sum.Succeeded, sum.Tasks, secondsText(sum.Seconds))
 	if sum.Before > 0 {
 		fmt.Fprintf(&b, " (%d were done before)", sum.Before)
 	}
-	if sum.Failed > 0 {
-		fmt.Fprintf(&b, ", %d failed", sum.Failed)
+	for _, c := range []struct {
+		n    int
+		text string
+	}{{sum.Failed, "failed"}, {sum.Cancelled, "cancelled"}, {sum.NotRun, "not run"}} {
+		if c.n > 0 {
+			fmt.Fprintf(&b, ", %d %s", c.n, c.text)
+		}
 	}
-	if sum.Cancelled > 0 {
-		fmt.Fprintf(&b, ", %d cancelled", sum.Cancelled)
-	}
-	if sum.NotRun > 0 {
-		fmt.Fprintf(&b, ", %d not run", sum.NotRun)
+	if n := sum.Succeeded + sum.Failed; sum.Recipe == "" && sum.Seconds > 0 && n > 0 {
+		fmt.Fprintf(&b, "; %s", rateText(float64(n)/sum.Seconds))
 	}
 	b.WriteByte('\n')
 	if len(sum.Starts) > 0 {
@@ -119,7 +173,14 @@ func (sum *Summary) Write(w io.Writer) error {
 		b.WriteString(q.Text())
 	}
 	for _, f := range sum.Failures {
-		fmt.Fprintf(&b, "failed: %s: %s\n", f.Sample, f.Error)
+		name := f.Sample
+		switch {
+		case f.Name != "":
+			name = fmt.Sprintf("task %d (%s)", f.Task, f.Name)
+		case name == "":
+			name = fmt.Sprintf("task %d", f.Task)
+		}
+		fmt.Fprintf(&b, "failed: %s: %s\n", name, f.Error)
 		for _, l := range f.Stderr {
 			fmt.Fprintf(&b, "    | %s\n", l)
 		}
@@ -128,7 +189,7 @@ func (sum *Summary) Write(w io.Writer) error {
 		}
 	}
 	if more := sum.Failed - len(sum.Failures); more > 0 {
-		fmt.Fprintf(&b, "and %d more; `premix report %s` shows them all\n", more, sum.Dir)
+		fmt.Fprintf(&b, "and %d more: `premix task ls %s --failed` lists them all\n", more, sum.Dir)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -1,13 +1,11 @@
 package local
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"premix/internal/engine/spawn"
@@ -48,13 +46,13 @@ type runner struct {
 }
 
 // usual returns the setup of the spawner of all tasks but the suspects.
-func (s *tasks) usual() *runner {
+func (s *spawners) usual() *runner {
 	r := &runner{setup: spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}}
 	r.addLogs(s)
 	return r
 }
 
-func (r *runner) addLogs(s *tasks) {
+func (r *runner) addLogs(s *spawners) {
 	for i := range r.setup.Slots {
 		_, out, errs := s.q.Logs(s.o.Worker, r.setup.First+i)
 		r.setup.Logs = append(r.setup.Logs, out, errs)
@@ -62,7 +60,7 @@ func (r *runner) addLogs(s *tasks) {
 }
 
 // addCells gives a spawner the cgroups of its slots, where there can be some.
-func (s *tasks) addCells(r *runner) {
+func (s *spawners) addCells(r *runner) {
 	r.setup.Cells = nil
 	if s.o.KeepDaemons || s.noCells {
 		return
@@ -81,13 +79,13 @@ func (s *tasks) addCells(r *runner) {
 }
 
 // withoutCells has tasks run without cgroups of the slots.
-func (s *tasks) withoutCells(err error) {
+func (s *spawners) withoutCells(err error) {
 	s.noCells = true
 	s.progress.note("tasks have no cgroups, so daemons that they start outlive them: %v", err)
 }
 
 // processes returns how many processes and threads a task may have.
-func (s *tasks) processes() int {
+func (s *spawners) processes() int {
 	if s.o.processes > 0 {
 		return s.o.processes
 	}
@@ -95,7 +93,7 @@ func (s *tasks) processes() int {
 }
 
 // spawn starts a spawner and listens to it.
-func (s *tasks) spawn(r *runner) (_ *runner, err error) {
+func (s *spawners) spawn(r *runner) (_ *runner, err error) {
 	binary := s.o.Binary
 	if binary == "" {
 		binary = "/proc/self/exe"
@@ -107,15 +105,32 @@ func (s *tasks) spawn(r *runner) (_ *runner, err error) {
 	s.runners[r] = true
 	go func() {
 		err := r.Results(func(batch []spawn.Result) {
-			s.ended <- ending{from: r, results: append([]spawn.Result(nil), batch...)}
+			results := slices.Clone(batch)
+			s.events <- func() (records []*record.Task) {
+				for i := range results {
+					if s.runners[r] { // not of a spawner that was ended
+						records = append(records, s.finish(&results[i])...)
+					}
+				}
+				return records
+			}
 		})
-		s.ended <- ending{from: r, err: err, end: true}
+		s.events <- func() []*record.Task {
+			if !s.runners[r] {
+				return nil // it was ended
+			}
+			results, records := s.died(r, err)
+			for i := range results {
+				records = append(records, s.finish(&results[i])...)
+			}
+			return records
+		}
 	}()
 	return r, nil
 }
 
 // startAlone starts a suspect in a spawner of its own.
-func (s *tasks) startAlone(a *activeTask, st spawn.Task) error {
+func (s *spawners) startAlone(a *activeTask, st spawn.Task) error {
 	n := s.slots
 	for slices.ContainsFunc(s.aloneSlots(), func(taken int) bool { return taken == n }) {
 		n++
@@ -131,7 +146,7 @@ func (s *tasks) startAlone(a *activeTask, st spawn.Task) error {
 }
 
 // aloneSlots returns the slots of the spawners of suspects.
-func (s *tasks) aloneSlots() (list []int) {
+func (s *spawners) aloneSlots() (list []int) {
 	for r := range s.runners {
 		if r.alone != nil {
 			list = append(list, r.setup.First)
@@ -141,9 +156,9 @@ func (s *tasks) aloneSlots() (list []int) {
 }
 
 // leave closes the spawner of a suspect, which is innocent if it has ended.
-func (s *tasks) leave(a *activeTask, ended bool) {
+func (s *spawners) leave(a *activeTask, ended bool) {
 	r := a.in
-	s.close(r)
+	s.end(r)
 	if !ended {
 		return
 	}
@@ -154,8 +169,8 @@ func (s *tasks) leave(a *activeTask, ended bool) {
 	}
 }
 
-// close ends a spawner, unless that was done before.
-func (s *tasks) close(r *runner) {
+// end ends a spawner, unless that was done before.
+func (s *spawners) end(r *runner) {
 	if !s.runners[r] {
 		return
 	}
@@ -170,18 +185,11 @@ func (s *tasks) close(r *runner) {
 	}
 }
 
-// signal sends a signal to a task, or to all if id is 0.
-func (s *tasks) signal(id uint64, sig syscall.Signal) {
-	for r := range s.runners {
-		_ = r.Signal(id, sig) // if it is gone, so are its tasks
-	}
-}
-
 // died replaces a spawner that died. It returns the results of the tasks that had ended,
 // and a record if a suspect has failed. Everything else that the spawner had is started
 // again.
-func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*record.Task) {
-	s.close(r)
+func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*record.Task) {
+	s.end(r)
 	var told *spawn.Error
 	if errors.As(err, &told) {
 		if r.setup.Cells != nil {
@@ -218,12 +226,7 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 		if a.in != r || known[id] {
 			continue
 		}
-		if a.group != nil {
-			if err := a.group.remove(); err != nil {
-				s.progress.note("a cgroup is left: %v", err)
-			}
-		}
-		s.release(id, a)
+		s.release(a)
 		at := running[id]
 		switch {
 		case at == nil || s.stopped:
@@ -260,11 +263,11 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 }
 
 // culprit returns the record of a suspect that has failed.
-func (s *tasks) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
+func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
 	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Ended: time.Now()}
 	_, out, errs := s.q.Logs(s.o.Worker, at.Slot)
 	res.Out, res.Err = since(out, at.Out), since(errs, at.Err)
-	rec := s.record(context.Background(), a, res)
+	rec := s.result(a, res)
 	rec.Exit = -1
 	rec.Cause = record.CauseLost
 	rec.Error = fmt.Sprintf("the process that runs it was killed %d times while it ran there alone", deaths)
@@ -290,7 +293,7 @@ func own(r *spawn.Result) bool {
 
 // recover ends the processes that an earlier premix of this worker has left, and makes records
 // of the tasks that had ended when it was killed.
-func (s *tasks) recover(ctx context.Context) error {
+func (s *spawners) recover() error {
 	var records []*record.Task
 	for _, path := range s.q.Boards(s.o.Worker) {
 		b, err := spawn.ReadBoard(path)
@@ -305,7 +308,7 @@ func (s *tasks) recover(ctx context.Context) error {
 			return err
 		}
 		for i := range results {
-			rec, err := s.late(ctx, &results[i])
+			rec, err := s.late(&results[i])
 			if err != nil {
 				return err
 			}
@@ -324,7 +327,7 @@ func (s *tasks) recover(ctx context.Context) error {
 }
 
 // removeBoards removes the boards, when all of their results are durable elsewhere.
-func (s *tasks) removeBoards() error {
+func (s *spawners) removeBoards() error {
 	for _, path := range s.q.Boards(s.o.Worker) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -335,7 +338,7 @@ func (s *tasks) removeBoards() error {
 
 // late returns the record of a try that ended after its premix had been killed; nil if the try
 // gets no record.
-func (s *tasks) late(ctx context.Context, r *spawn.Result) (*record.Task, error) {
+func (s *spawners) late(r *spawn.Result) (*record.Task, error) {
 	number, try := spawn.Of(r.ID)
 	if !own(r) || s.o.Share != nil && !slices.ContainsFunc(s.o.Share, func(w [2]int) bool { return number >= w[0] && number <= w[1] }) {
 		return nil, nil
@@ -344,7 +347,7 @@ func (s *tasks) late(ctx context.Context, r *spawn.Result) (*record.Task, error)
 	if err != nil || t == nil || t.ID() != spawn.ID(number, try) {
 		return nil, err
 	}
-	rec := s.record(ctx, &activeTask{Task: t}, r)
+	rec := s.result(&activeTask{Task: t}, r)
 	if s.o.Share != nil && !rec.OK() {
 		return nil, nil // the end of the engine job may have been the cause; see doubtTime
 	}

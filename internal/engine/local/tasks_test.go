@@ -60,7 +60,7 @@ func (d *taskDir) submit(o queue.BatchOptions, format queue.Format, text string)
 	}
 }
 
-func (d *taskDir) run(o TaskOptions) (*TaskSummary, error) {
+func (d *taskDir) run(o TaskOptions) (*Summary, error) {
 	d.t.Helper()
 	o.Queue = d.q
 	if o.Jobs == 0 {
@@ -359,7 +359,7 @@ func TestOrdersWhileItRuns(t *testing.T) {
 	d := newTaskDir(t)
 	d.submit(queue.BatchOptions{}, queue.Lines, "while [ ! -e go ]; do sleep 0.02; done\nsleep 1000\nsleep 1000\n")
 	type result struct {
-		sum *TaskSummary
+		sum *Summary
 		err error
 	}
 	done := make(chan result)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,16 +81,20 @@ func (v *sentinel) settle(rec *record.Task, chosen bool) {
 }
 
 // newSentinel begins a choice, for a run that starts from the snapshot of id.
-func (s *schedule) newSentinel(id string, slots int) sentinel {
-	tasks := len(s.run.Plan.Tasks)
-	if s.o.Worker != "" {
-		tasks = s.total
+func (h *hot) newSentinel(id string) sentinel {
+	tasks := len(h.run.Plan.Tasks)
+	if h.o.Share != nil {
+		tasks = h.before[queue.Waiting] + h.before[queue.Cancelled]
 	}
-	v := sentinel{share: s.verifies, few: tasks < fewRounds*slots}
+	share := h.tool.Verify
+	if h.opts.Verify != nil {
+		share = *h.opts.Verify
+	}
+	v := sentinel{share: share, few: tasks < fewRounds*h.slots}
 	if v.few && id != "" {
-		sum, _, err := hotstart.Uses(s.o.Store, id)
+		sum, _, err := hotstart.Uses(h.opts.Store, id)
 		if err != nil {
-			s.progress.note("uses of snapshot %s cannot be read: %v", id, err)
+			h.progress.note("uses of snapshot %s cannot be read: %v", id, err)
 		}
 		v.cpu, v.spent, v.verified = sum.CPU, sum.Spent, sum.Verified
 	}
@@ -97,9 +102,9 @@ func (s *schedule) newSentinel(id string, slots int) sentinel {
 }
 
 // note adds a line to the uses of the snapshot that tasks start from.
-func (s *schedule) note(u hotstart.Use) {
-	if err := s.starter.Note(u); err != nil {
-		s.progress.note("the uses of the snapshot cannot be written: %v", err)
+func (h *hot) note(u hotstart.Use) {
+	if err := h.starter.Note(u); err != nil {
+		h.progress.note("the uses of the snapshot cannot be written: %v", err)
 	}
 }
 
@@ -112,85 +117,90 @@ type comparable struct {
 	stdout []byte // digest; nil where it is not a stream
 }
 
-// verify runs the sample of a task that started hot again, from cold, and compares the two.
-// hot is the task, err is its result, and work its directory. The cold start has
-// the same path for a directory: a tool may print it. verify returns a *failure if they
-// differ, and otherwise err.
-func (s *schedule) verify(ctx context.Context, j job, work string, rec *record.Task, hot *pair, err error) error {
+// compared runs the sample of a try that started hot again, from cold, and compares the two.
+// err is the result of the hot try. The cold one has the same path for a directory: a tool may
+// print it. compared returns a *failure if they differ, and otherwise err.
+func (t *try) compared(ctx context.Context, hot *pair, err error) error {
 	if f := (*failure)(nil); err != nil && (hot.pipe != nil || !errors.As(err, &f) || f.cause != record.CauseExit && f.cause != record.CauseSignal) {
 		return err // this may come from elsewhere than the start
 	}
-	reason, verr := s.difference(ctx, j, work, rec, hot)
+	reason, verr := t.difference(ctx, hot)
 	switch {
 	case verr != nil:
 		if ctx.Err() == nil {
-			s.progress.note("sample %s was not verified: %v", rec.Sample, verr)
+			t.progress.note("sample %s was not verified: %v", t.rec.Sample, verr)
 		}
 		return err
 	case reason == "":
-		rec.Verified = true
+		t.rec.Verified = true
 		return err
 	}
-	return &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
+	f := &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
+	// At once: no further try is to start from the snapshot. If premix is killed before the record
+	// is durable and the other tasks are withdrawn, Withdraw finds the quarantine.
+	if err := t.starter.Quarantine(t.rec.Snapshot, hotstart.Difference{Sample: t.rec.Sample, Reason: f.text}); err != nil {
+		t.progress.note("snapshot %s could not be changed: %v", t.rec.Snapshot, err)
+	}
+	return f
 }
 
 // difference returns how a task that started hot differs from a cold start, or "". It returns
 // an error if they could not be compared.
-func (s *schedule) difference(ctx context.Context, j job, work string, rec *record.Task, hot *pair) (reason string, err error) {
+func (t *try) difference(ctx context.Context, hot *pair) (reason string, err error) {
 	if hot.copied != nil {
 		if err := <-hot.copied; err != nil {
 			return "", fmt.Errorf("its standard output was not read to its end: %w", err)
 		}
 	}
-	hotDir, coldDir := work+".hot", work+".cold"
+	work, hotDir, coldDir := t.work, t.work+".hot", t.work+".cold"
 	if err := beneath.Move(work, hotDir, beneath.Volatile); err != nil {
 		return "", err
 	}
 	defer func() {
 		err = errors.Join(err, os.RemoveAll(work), os.RemoveAll(coldDir), beneath.Move(hotDir, work, beneath.Volatile))
 	}()
-	cold, err := s.runCold(ctx, j, work, rec)
+	cold, err := t.runCold(ctx)
 	if err != nil {
 		return "", err
 	}
-	reason, err = s.compare(comparable{hot.exit, hot.digest}, cold, hotDir, work)
+	reason, err = t.compare(comparable{hot.exit, hot.digest}, cold, hotDir, work)
 	if reason == "" || err != nil {
 		return "", err
 	}
 	if err := beneath.Move(work, coldDir, beneath.Volatile); err != nil {
 		return "", err
 	}
-	again, err := s.runCold(ctx, j, work, rec)
+	again, err := t.runCold(ctx)
 	if err != nil {
 		return reason, nil
 	}
-	if self, err := s.compare(cold, again, coldDir, work); err == nil && self != "" {
+	if self, err := t.compare(cold, again, coldDir, work); err == nil && self != "" {
 		reason += hotstart.DiffersFromItself(self)
 	}
 	return reason, nil
 }
 
-// runCold runs a task's tool cold in a directory, which it makes.
-func (s *schedule) runCold(ctx context.Context, j job, work string, rec *record.Task) (_ comparable, err error) {
+// runCold runs the tool of a try cold in its directory, which it makes.
+func (t *try) runCold(ctx context.Context) (_ comparable, err error) {
 	var c comparable
-	if err := os.Mkdir(work, 0o777); err != nil {
+	if err := os.Mkdir(t.work, 0o777); err != nil {
 		return c, err
 	}
-	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try), limits{memory: rec.Memory, threads: s.run.Plan.Header.Threads})
+	group, err := t.groups.add(fmt.Sprintf("%d.%d", t.Number, t.Try), limits{memory: t.Memory, threads: t.Cores})
 	if err != nil {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, group.remove()) }()
-	tool, err := s.starter.StartCold(ctx, hotstart.Task{Dir: work, Inputs: s.files(j.task.Inputs), Cgroups: group.dirs})
+	tool, err := t.starter.StartCold(ctx, t.hotTask())
 	if err != nil {
 		return c, err
 	}
-	p := &pair{grace: s.o.Grace, kill: s.o.Kill, tool: tool}
+	p := &pair{grace: t.o.Grace, kill: t.killed, tool: tool}
 	if tool.Stdout != nil {
-		p.copyStdout(s.starter, io.Discard)
+		p.copyStdout(t.starter, io.Discard)
 	}
-	p.wait(ctx, s.timeout)
-	rec.Verifying += p.exit.User.Seconds() + p.exit.System.Seconds()
+	p.wait(ctx, t.timeout)
+	t.rec.Verifying += p.exit.User.Seconds() + p.exit.System.Seconds()
 	if p.copied != nil {
 		err = <-p.copied
 	}
@@ -201,14 +211,14 @@ func (s *schedule) runCold(ctx context.Context, j job, work string, rec *record.
 		return c, errors.New("premix ended the cold start")
 	case group.oomKills() > 0:
 		return c, errors.New("the cold start was killed at its memory limit")
-	case s.diskFull():
+	case t.diskFull():
 		return c, fmt.Errorf("outputs may be cut short: %w", unix.ENOSPC)
 	}
 	return comparable{p.exit, p.digest}, nil
 }
 
 // compare returns how two starts over one sample differ, or "".
-func (s *schedule) compare(a, b comparable, aDir, bDir string) (string, error) {
+func (t *try) compare(a, b comparable, aDir, bDir string) (string, error) {
 	switch {
 	case a.exit.Code != b.exit.Code || a.exit.Signal != b.exit.Signal:
 		return fmt.Sprintf("the tool ended with %s and with %s", a.exit, b.exit), nil
@@ -217,7 +227,7 @@ func (s *schedule) compare(a, b comparable, aDir, bDir string) (string, error) {
 	case !bytes.Equal(a.stdout, b.stdout):
 		return "stdout differs", nil
 	}
-	return s.starter.Differs(aDir, bDir)
+	return t.starter.Differs(aDir, bDir)
 }
 
 // copyStdout copies the tool's standard output to a writer, and digests it.
@@ -343,49 +353,37 @@ func earlier(dir, snapshot, store string) *Earlier {
 	return e
 }
 
-// quarantine puts the snapshot of a task that differed from a cold start into quarantine, and
-// withdraws the tasks that came from it. The task's record is durable: if premix is killed
-// from here on, Withdraw does the same when the run continues.
-func (s *schedule) quarantine(rec *record.Task) {
-	d := hotstart.Difference{Sample: rec.Sample, Reason: rec.Error}
-	if err := s.starter.Quarantine(rec.Snapshot, d); err != nil {
-		s.progress.note("snapshot %s could not be changed: %v", rec.Snapshot, err)
-	}
-	s.withdraw(rec.Snapshot, d)
-}
-
-// withdraw puts all tasks that are done and came from a snapshot back into the queue.
-func (s *schedule) withdraw(id string, d hotstart.Difference) {
-	tasks, err := s.run.Withdraw(id)
-	if err != nil {
-		s.progress.note("outputs that may be wrong are left: %v", err)
+// withdraw has all tasks wait again that are done and came from a snapshot.
+func (h *hot) withdraw(id string, d hotstart.Difference) {
+	tasks, err := h.run.Withdraw(id)
+	switch {
+	case err != nil && tasks == nil:
+		h.fail(err) // they still count as done
+	case err != nil:
+		h.progress.note("outputs that may be wrong are left: %v", err)
 	}
 	for _, t := range tasks {
-		if kind, counted := s.counted[t.Task]; counted {
-			s.succeeded--
-			delete(s.kinds[kind], t.Task)
-			delete(s.counted, t.Task)
-		} else {
-			s.before--
-			s.total++
+		if !h.starts.Drop(t.Task) {
+			h.before[queue.Succeeded]--
 		}
-		s.enqueue(t)
+		h.queued[t.Task] = time.Now().UTC()
 	}
-	if q := s.quarantined[id]; q != nil {
+	h.p.Refresh()
+	if q := h.quarantined[id]; q != nil {
 		q.Again += len(tasks)
 		return
 	}
-	q := NewQuarantine(s.run, s.o.Store, id, d, len(tasks))
-	s.quarantined[id] = q
-	s.progress.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
+	q := NewQuarantine(h.run, h.opts.Store, id, d, len(tasks))
+	h.quarantined[id] = q
+	h.progress.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
 }
 
-// overtaken withdraws the tasks of this run where another run has found that their
+// idle withdraws the tasks of this run where another run has found that their
 // snapshot is wrong.
-func (s *schedule) overtaken() {
-	for _, id := range s.run.Snapshots() {
-		if d := hotstart.QuarantinedAs(s.o.Store, id); d != nil {
-			s.withdraw(id, *d)
+func (h *hot) idle() {
+	for _, id := range h.run.Snapshots() {
+		if d := hotstart.QuarantinedAs(h.opts.Store, id); d != nil {
+			h.withdraw(id, *d)
 		}
 	}
 }

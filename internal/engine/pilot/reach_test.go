@@ -44,7 +44,7 @@ func (e *fickle) Find(ctx context.Context, _ *Wave) ([]string, error) {
 }
 
 // twoTasks is a directory of two tasks that wait.
-func twoTasks(t *testing.T) (*queue.Queue, *Tasks) {
+func twoTasks(t *testing.T) (*queue.Queue, *TaskDir) {
 	t.Helper()
 	dir := t.TempDir()
 	q, err := queue.Open(dir, "v1", true)

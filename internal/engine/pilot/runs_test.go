@@ -11,25 +11,52 @@ import (
 	"premix/internal/record"
 )
 
+// newRun makes a run of n tasks without outputs.
+func newRun(t *testing.T, dir string, n int) *queue.Run {
+	t.Helper()
+	plan := &engine.Plan{Header: engine.Header{Recipe: "r", Threads: 1, Tasks: n, Header: record.Header{Format: record.Format}}}
+	for i := range n {
+		plan.Tasks = append(plan.Tasks, engine.Task{Task: i + 1})
+	}
+	run, err := queue.OpenRun(dir, plan, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
 // After a task has differed from a cold start, tasks that started from the same snapshot
 // wait again, whether they were done before this invocation, in it, or are done after that.
 func TestWithdrawn(t *testing.T) {
-	now := time.Now()
-	d := &Runs{o: local.Options{Store: filepath.Join(t.TempDir(), "store")}, run: &queue.Run{Queue: &queue.Queue{}}, begun: now,
-		waits: []bool{false, true, true, true, true}, origin: make([]origin, 5),
-		failed: make(map[int]*record.Task), kinds: make(map[string]*kind), wrong: make(map[string]*local.Quarantine)}
-	d.sum.Before, d.sum.NotRun = 1, 4
-	add := func(task int, snapshot, cause string, ended time.Time) {
-		d.takeIn(&record.Task{Task: task, Sample: "s", Snapshot: snapshot, Cause: cause, Start: "hot", Ended: ended})
+	run, tries := newRun(t, t.TempDir(), 5), make(map[int]int)
+	write := func(task int, snapshot, cause string) {
+		t.Helper()
+		e := run.State(task)
+		r := &record.Task{Task: task, Try: tries[task] + 1, Sample: "s", Snapshot: snapshot, Cause: cause, Start: "hot", Ended: time.Now()}
+		if tries[task]++; e != queue.Waiting {
+			t.Fatalf("task %d is %v", task, e)
+		}
+		if err := run.Settle([]*record.Task{r}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	add(1, "a", "", now.Add(-time.Hour))
-	add(2, "a", "", now.Add(time.Second))
-	add(3, "b", "", now.Add(time.Second))
-	if d.sum.Before != 1 || d.sum.Succeeded != 2 || d.sum.NotRun != 2 {
-		t.Fatalf("%+v", d.sum)
+	write(1, "a", "")
+	d := dirOf(run, local.Options{Store: filepath.Join(t.TempDir(), "store")})
+	defer d.Close()
+	add := func(task int, snapshot, cause string) {
+		t.Helper()
+		write(task, snapshot, cause)
+		if err := d.Refresh(func(*record.Task) {}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	add(4, "a", record.CauseDiffers, now.Add(time.Second))
-	add(5, "a", "", now.Add(time.Second))
+	add(2, "a", "")
+	add(3, "b", "")
+	if s := d.Summary(); s.Before != 1 || s.Succeeded != 2 || s.NotRun != 2 {
+		t.Fatalf("%+v", s)
+	}
+	add(4, "a", record.CauseDiffers)
+	add(5, "a", "")
 	for task, over := range []bool{false, false, true, false, false} {
 		if d.Over(task+1) != over {
 			t.Errorf("task %d is over: %v", task+1, !over)
@@ -43,7 +70,7 @@ func TestWithdrawn(t *testing.T) {
 		t.Errorf("%+v", sum.Quarantined)
 	}
 	for _, task := range []int{1, 2, 4, 5} {
-		add(task, "", "", now.Add(2*time.Second))
+		add(task, "", "")
 	}
 	if sum := d.Summary(); sum.NotRun != 0 || sum.Succeeded != 5 || d.Result() != nil {
 		t.Errorf("%+v, %v", sum, d.Result())
@@ -53,18 +80,9 @@ func TestWithdrawn(t *testing.T) {
 // Tasks of a run that are cancelled are over, and wait again once they are to be retried, as
 // those that failed.
 func TestOrdersOfARun(t *testing.T) {
-	plan := &engine.Plan{Header: engine.Header{Recipe: "r", Threads: 1, Tasks: 3, Header: record.Header{Format: record.Format}}}
-	for i := range 3 {
-		plan.Tasks = append(plan.Tasks, engine.Task{Task: i + 1})
-	}
 	dir := t.TempDir()
-	run, err := queue.OpenRun(dir, plan, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &Runs{run: run, dir: dir, follower: run.Follower(), waits: []bool{true, true, true}, origin: make([]origin, 3),
-		failed: make(map[int]*record.Task), cancelled: make(map[int]bool), kinds: make(map[string]*kind)}
-	d.sum.NotRun = 3
+	run := newRun(t, dir, 3)
+	d := dirOf(run, local.Options{})
 	defer d.Close()
 	other, err := queue.Open(dir, "v1", false)
 	if err != nil {
@@ -97,7 +115,7 @@ func TestOrdersOfARun(t *testing.T) {
 	}
 	order((*queue.Queue).Cancel, 2)
 	check("cancelled", []bool{false, true, false}, 0, 1, 2)
-	if err := run.Commit(&record.Task{Task: 3, Try: 1, Cause: record.CauseExit, Ended: time.Now()}); err != nil {
+	if err := run.Settle([]*record.Task{{Task: 3, Try: 1, Cause: record.CauseExit, Ended: time.Now()}}); err != nil {
 		t.Fatal(err)
 	}
 	check("failed", []bool{false, true, true}, 1, 1, 1)

@@ -107,7 +107,7 @@ func (p *Picker) Refresh() {
 	}
 	for ; p.orders < len(p.q.list); p.orders++ {
 		o := p.q.list[p.orders]
-		if o.Order != orderRetry && o.Order != orderRelease {
+		if o.Order != orderRetry && o.Order != orderRelease && o.Order != orderBegin {
 			continue
 		}
 		for _, w := range o.Which {
@@ -233,6 +233,21 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	p.active[number] = h
 	p.charge(group, h.charge)
 	return t, nil
+}
+
+// Last reports whether no task waits that was not picked.
+func (p *Picker) Last() bool {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	entries := p.q.x.entries()
+	for _, lanes := range p.lanes {
+		for _, l := range lanes {
+			if _, ok := p.clean(l, entries); ok {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (p *Picker) charge(group int, v float64) {

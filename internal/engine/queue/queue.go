@@ -454,6 +454,9 @@ func (q *Queue) apply(i int) error {
 				e.begin(w[2])
 			case orderBegin:
 				e.begin(w[2])
+				if int(e.try) <= w[2] {
+					e.flags &^= flagDone
+				}
 				e.retries = uint16(min(o.Retries, math.MaxUint16-1))
 			case orderPrune:
 				e.flags |= flagPruned
@@ -558,9 +561,18 @@ func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (
 	if r.Try <= int(e.try) {
 		return before, before
 	}
-	e.try, e.journal, e.record, e.recLen = uint16(r.Try), uint32(journal), at, uint32(length)
+	e.journal, e.record, e.recLen = uint32(journal), at, uint32(length)
+	q.advance(e, r)
+	return before, e.state()
+}
+
+// advance applies a record of a later try to the state of a task.
+func (q *Queue) advance(e *entry, r *record.Task) {
+	e.try = uint16(r.Try)
 	e.flags &^= flagDone // a task of a run whose outputs have gone runs again
 	switch {
+	case r.OK() && q.run != nil && r.Try <= int(e.base):
+		e.fails = 0 // its outputs had gone when a later invocation began
 	case r.OK():
 		e.flags |= flagDone
 		e.fails = 0 // should it run again, it has all its tries
@@ -569,15 +581,24 @@ func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (
 	default:
 		if r.Try > int(e.base) {
 			e.fails = min(e.fails+1, 1<<16-1)
-		}
-		if r.Cause == record.CauseInput || r.Cause == record.CauseLost && q.run != nil {
-			e.fails = max(e.fails, e.retries+1) // a further try would meet the same
+			if r.Cause == record.CauseInput || r.Cause == record.CauseLost && q.run != nil {
+				e.fails = max(e.fails, e.retries+1) // a further try would meet the same
+			}
 		}
 		if r.Cause == record.CauseMemory {
 			e.ooms = min(e.ooms+1, 1<<8-1)
 		}
 	}
-	return before, e.state()
+}
+
+// Fails reports whether a task has failed for good when this record of its next try is
+// settled.
+func (q *Queue) Fails(r *record.Task) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, _ := q.entry(r.Task)
+	q.advance(&e, r)
+	return e.state() == Failed
 }
 
 // recount counts the tasks of each group.

@@ -121,3 +121,11 @@ func (q *Queue) extentOfRun(s *Spec, rec *record.Task, stderr bool) (p extent, e
 	}
 	return p, nil
 }
+
+// Recipe returns the name of the recipe of a run; "" for tasks without a recipe.
+func (q *Queue) Recipe() string {
+	if q.run == nil {
+		return ""
+	}
+	return q.run.Recipe
+}

@@ -26,9 +26,10 @@ type Run struct {
 	*Queue
 	Plan *engine.Plan
 
-	worker string   // of an engine; "" where one premix runs all tasks
-	share  [][2]int // tasks of the worker; nil: all
-	lock   *os.File // nil in a worker
+	worker  string   // of an engine; "" where one premix runs all tasks
+	share   [][2]int // tasks of the worker; nil: all
+	retries int      // of a task
+	lock    *os.File // nil in a worker
 
 	snapshot []string // that a task which is done started from, by task number - 1
 	// Snapshots from which a task of the run started that differed from a cold start.
@@ -37,14 +38,6 @@ type Run struct {
 	mu         sync.Mutex // guards the rest
 	stderr     *os.File
 	stderrSize int64
-	settling   bool
-	unsettled  []unsettled
-}
-
-// unsettled is a record that waits to be durable.
-type unsettled struct {
-	rec  *record.Task
-	done chan error
 }
 
 // OpenRun makes the run directory for a plan, or continues the run of the same plan that is
@@ -79,7 +72,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 	if err := owner.Directory(state); err != nil {
 		return nil, err
 	}
-	r := &Run{Plan: plan}
+	r := &Run{Plan: plan, retries: retries}
 	if r.lock, err = takeRun(dir); err != nil {
 		return nil, err
 	}
@@ -120,7 +113,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 	if !resume && len(pending)+len(r.Cancelled()) == 0 {
 		return nil, errors.Join(&engine.DirError{Dir: dir, Reason: "already holds this run, and all its tasks are done", Way: "give another directory with --out to run them again"}, r.Close())
 	}
-	if err := r.begins(pending, retries); err != nil {
+	if err := r.begins(pending); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -159,8 +152,8 @@ func takeRun(dir string) (*os.File, error) {
 
 // OpenShare opens the run in dir for a worker of an engine, which only runs the tasks in
 // share, ranges of numbers, and holds the lock of that name. plan is made from the recipe
-// as it is now.
-func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ *Run, err error) {
+// as it is now. Tasks of the share whose outputs have gone wait again.
+func OpenShare(dir string, plan *engine.Plan, retries int, worker string, share [][2]int) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -173,8 +166,15 @@ func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ 
 	if what := plan.Changed(old); what != "" {
 		return nil, &engine.DirError{Dir: dir, Reason: "cannot be gone on with: the run was begun with " + what, Way: "put it back as it was, or begin a new run in another directory"}
 	}
-	r := &Run{Plan: old, worker: worker, share: share}
-	return r, r.open(dir, plan.Header.Premix)
+	r := &Run{Plan: old, worker: worker, share: share, retries: retries}
+	if err := r.open(dir, plan.Header.Premix); err != nil {
+		return nil, err
+	}
+	gone := slices.DeleteFunc(r.Pending(), func(t *engine.Task) bool { return r.State(t.Task) != Succeeded })
+	if err := r.begins(gone); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // open reads the records and orders, and prepares for further tries.
@@ -211,11 +211,14 @@ func (r *Run) open(dir, version string) (err error) {
 	return nil
 }
 
-// begins gives the order that tasks have this number of retries from here on.
-func (r *Run) begins(tasks []*engine.Task, retries int) error {
-	o := &Order{Order: orderBegin, Retries: retries}
+// begins gives the order that tasks wait, and have all their retries from here on.
+func (r *Run) begins(tasks []*engine.Task) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	o := &Order{Order: orderBegin, Retries: r.retries}
 	for _, t := range tasks {
-		try := r.Tries(t.Task) // this premix alone makes further ones
+		try := r.tries(t.Task) // this premix alone makes further ones
 		if n := len(o.Which) - 1; n >= 0 && o.Which[n][1] == t.Task-1 && o.Which[n][2] == try {
 			o.Which[n][1] = t.Task
 		} else {
@@ -304,17 +307,19 @@ func (r *Run) Snapshots() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// Withdraw removes the outputs, which may be wrong, of tasks that are done and started from
-// a snapshot. It returns the tasks, in the order of the plan; with their outputs gone they
-// are pending again.
+// Withdraw has the tasks wait again that are done and started from a snapshot, and removes
+// their outputs, which may be wrong. It returns the tasks, in the order of the plan.
 func (r *Run) Withdraw(snapshot string) (tasks []*engine.Task, err error) {
 	for i := range r.Plan.Tasks {
-		t := &r.Plan.Tasks[i]
-		if r.snapshot[i] != snapshot || !r.has(t.Task) {
-			continue
+		if t := &r.Plan.Tasks[i]; r.snapshot[i] == snapshot && r.has(t.Task) && r.State(t.Task) == Succeeded {
+			tasks = append(tasks, t)
 		}
-		r.snapshot[i] = ""
-		tasks = append(tasks, t)
+	}
+	if err := r.begins(tasks); err != nil {
+		return nil, err
+	}
+	for _, t := range tasks {
+		r.snapshot[t.Task-1] = ""
 		for _, o := range t.Outputs {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(r.Dir, filepath.FromSlash(o.To))))
 		}
@@ -322,17 +327,12 @@ func (r *Run) Withdraw(snapshot string) (tasks []*engine.Task, err error) {
 	return tasks, err
 }
 
-// Tries returns the number of tries of a task.
-func (r *Run) Tries(task int) int { return int(r.at(task).try) }
-
-// Ooms returns the number of tries of a task that ran out of memory.
-func (r *Run) Ooms(task int) int { return int(r.at(task).ooms) }
-
-func (r *Run) at(task int) entry {
+// tries returns the number of tries of a task.
+func (r *Run) tries(task int) int {
 	r.Queue.mu.Lock()
 	defer r.Queue.mu.Unlock()
 	e, _ := r.entry(task)
-	return e
+	return int(e.try)
 }
 
 // WorkDir returns the directory in which a try of a task runs. It is not made.
@@ -378,35 +378,6 @@ func (r *Run) appendStderr(path string) (int64, error) {
 	}
 	defer f.Close()
 	return io.Copy(r.stderr, f)
-}
-
-// Commit makes a record durable. Records that arrive during a write share the next write.
-func (r *Run) Commit(rec *record.Task) error {
-	done := make(chan error, 1)
-	r.mu.Lock()
-	r.unsettled = append(r.unsettled, unsettled{rec, done})
-	if r.settling {
-		r.mu.Unlock()
-		return <-done
-	}
-	r.settling = true
-	for len(r.unsettled) > 0 {
-		list := r.unsettled
-		r.unsettled = nil
-		r.mu.Unlock()
-		records := make([]*record.Task, len(list))
-		for i, u := range list {
-			records[i] = u.rec
-		}
-		err := r.Settle(records)
-		for _, u := range list {
-			u.done <- err
-		}
-		r.mu.Lock()
-	}
-	r.settling = false
-	r.mu.Unlock()
-	return <-done
 }
 
 // Close writes the table of all records as Parquet and unlocks the directory. A worker

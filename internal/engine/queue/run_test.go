@@ -80,7 +80,7 @@ func finish(t *testing.T, r *Run, task *engine.Task, try int) {
 	if err := engine.Publish(work, r.Dir, task.Outputs); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Commit(&record.Task{Task: task.Task, Sample: task.Sample, Try: try}); err != nil {
+	if err := r.Settle([]*record.Task{{Task: task.Task, Sample: task.Sample, Try: try}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestResumeRunsWhatIsNotDone(t *testing.T) {
 	finish(t, r, tasks[0], 1)
 	finish(t, r, tasks[1], 1)
 	finish(t, r, tasks[2], 1)
-	if err := r.Commit(&record.Task{Task: 4, Try: 1, Cause: record.CauseExit}); err != nil {
+	if err := r.Settle([]*record.Task{{Task: 4, Try: 1, Cause: record.CauseExit}}); err != nil {
 		t.Fatal(err)
 	}
 	closeRun(t, r)
@@ -133,8 +133,8 @@ func TestResumeRunsWhatIsNotDone(t *testing.T) {
 	if got := pending(r); !slices.Equal(got, []int{2, 3, 4, 5}) {
 		t.Errorf("pending %v", got)
 	}
-	if r.Tries(4) != 1 || r.Tries(5) != 0 {
-		t.Errorf("tries %d and %d", r.Tries(4), r.Tries(5))
+	if r.tries(4) != 1 || r.tries(5) != 0 {
+		t.Errorf("tries %d and %d", r.tries(4), r.tries(5))
 	}
 	finish(t, r, &r.Plan.Tasks[2], 2)
 	closeRun(t, r)
@@ -469,15 +469,15 @@ func TestStatesOfARun(t *testing.T) {
 			}
 			closeRun(t, r)
 		}
-		r, err := OpenShare(dir, plan(1), "w", nil) // orders nothing
+		r, err := OpenShare(dir, plan(1), 1, "w", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Commit(&record.Task{Task: 1, Sample: "s1", Try: i + 1, Cause: c.cause}); err != nil {
+		if err := r.Settle([]*record.Task{{Task: 1, Sample: "s1", Try: i + 1, Cause: c.cause}}); err != nil {
 			t.Fatal(err)
 		}
-		if s := r.State(1); s != c.want || r.Tries(1) != i+1 {
-			t.Errorf("state %v after try %d of %d, want %v", s, i+1, r.Tries(1), c.want)
+		if s := r.State(1); s != c.want || r.tries(1) != i+1 {
+			t.Errorf("state %v after try %d of %d, want %v", s, i+1, r.tries(1), c.want)
 		}
 		closeRun(t, r)
 		q, err := Open(dir, "v1", false)
@@ -493,34 +493,38 @@ func TestStatesOfARun(t *testing.T) {
 	}
 }
 
-// Records that are committed at the same time are all there, each once.
-func TestCommitsAtOnce(t *testing.T) {
+// A task whose outputs have gone waits again, for each reader, until a later try succeeds. It
+// does not matter in which order orders and records are read.
+func TestOutputsThatHaveGone(t *testing.T) {
 	dir := t.TempDir()
-	const n = 200
-	r := openRun(t, dir, plan(n), false)
-	errs := make(chan error)
-	for i := range n {
-		go func() { errs <- r.Commit(&record.Task{Task: i + 1, Try: 1}) }()
-	}
-	for range n {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if c := r.Counts(); c[Succeeded] != n {
-		t.Errorf("counts %v", c)
-	}
-	closeRun(t, r)
-	seen := make(map[int]int)
-	for rec, err := range Records(dir) {
+	state := func(want State) {
+		t.Helper()
+		q, err := Open(dir, "v1", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen[rec.Task]++
-	}
-	for i := range n {
-		if seen[i+1] != 1 {
-			t.Errorf("%d records of task %d", seen[i+1], i+1)
+		defer q.Close()
+		if s := q.State(1); s != want {
+			t.Errorf("state %v, want %v", s, want)
 		}
 	}
+	r := openRun(t, dir, plan(1), false)
+	finish(t, r, r.Pending()[0], 1)
+	if tasks, err := r.Withdraw("x"); len(tasks) > 0 || err != nil {
+		t.Fatal(tasks, err)
+	}
+	state(Succeeded)
+	r.Take(&record.Task{Task: 1, Snapshot: "x"})
+	if tasks, err := r.Withdraw("x"); len(tasks) != 1 || err != nil || r.State(1) != Waiting || r.present(tasks[0]) {
+		t.Fatal(tasks, err, r.State(1))
+	}
+	state(Waiting)
+	finish(t, r, r.Pending()[0], 2)
+	state(Succeeded)
+	closeRun(t, r)
+	if err := os.Remove(filepath.Join(dir, "s1.sam")); err != nil {
+		t.Fatal(err)
+	}
+	closeRun(t, openRun(t, dir, plan(1), false))
+	state(Waiting)
 }

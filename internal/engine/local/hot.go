@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,8 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine"
+	"premix/internal/engine/queue"
 	"premix/internal/hotstart"
 	"premix/internal/kit/units"
+	"premix/internal/recipe"
 	"premix/internal/record"
 )
 
@@ -34,56 +38,213 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// try runs one try of a task to its record, held to an amount of memory. ctx is cancelled to
-// end all tries, one to end this one. ended is called once, as soon as the slot is free.
-func (s *schedule) try(ctx, one context.Context, j job, slot int, memory int64, ended func()) outcome {
-	rec := &record.Task{
-		Task: j.task.Task, Sample: j.task.Sample, Try: j.try, Slot: slot,
-		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Worker(), Memory: memory,
+// fill writes the failure into the record of its try.
+func (f *failure) fill(rec *record.Task) {
+	rec.Cause, rec.Error, rec.Hint = f.cause, limit(strings.ToValidUTF8(f.text, "?")), f.hint
+}
+
+// maxFinishing is how many tries may be between their tool's end and their
+// record. More would only grow the work directories of a slow disk.
+const maxFinishing = 64
+
+// hot is the launcher of the tasks of a run. It starts them hot where that is possible, and
+// moves their outputs into place.
+type hot struct {
+	*scheduler
+	run     *queue.Run
+	opts    Options
+	tool    *recipe.Recipe
+	samples []recipe.Sample
+	env     []string // of tool and pipe
+	timeout time.Duration
+	starter *hotstart.Starter
+
+	killed   chan struct{}                   // closed when all tries are to be killed
+	free     []int                           // slots
+	running  map[int]context.CancelCauseFunc // by number of the task: ends a try
+	queued   map[int]time.Time               // when tasks began to wait that wait again
+	starts   Starts
+	verifies sentinel
+	chosen   map[int]bool // tasks that run and are verified
+	first    sentinel     // as it was at the beginning
+	checked  int          // tasks of this invocation that were verified
+	// By the id of the snapshot.
+	quarantined map[string]*Quarantine
+}
+
+// errCancelled ends a try whose task was cancelled.
+var errCancelled = errors.New("the task was cancelled")
+
+// recover quarantines the snapshots that the run has found to be wrong.
+func (h *hot) recover() error {
+	withdrawn, err := Withdraw(h.run, h.opts.Store)
+	if before := h.counts()[queue.Succeeded]; before > 0 && h.o.Share == nil && !h.opts.Resume {
+		h.progress.notice("going on with the run in %s: %d of %d tasks are done", h.q.Dir, before, len(h.run.Plan.Tasks))
 	}
-	work := s.run.WorkDir(j.task.Task, j.try)
-	err := s.execute(one, j, work, rec)
-	if f := (*failure)(nil); errors.As(err, &f) && f.cause == record.CauseInterrupted && errors.Is(context.Cause(one), errCancelled) {
-		err = &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
+	for _, q := range withdrawn {
+		h.quarantined[q.Snapshot] = q
+		h.progress.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
 	}
-	ended()
-	if err != nil && s.o.Worker != "" && !differs(err) {
-		select { // see doubtTime
-		case <-ctx.Done():
-			err = &failure{cause: record.CauseInterrupted, text: "ended with its engine job"}
-		case <-time.After(doubtTime):
+	return err
+}
+
+// open proves how tasks start.
+func (h *hot) open() error {
+	if err := h.prepare(h.ctx); err != nil {
+		return err
+	}
+	h.limits()
+	h.verifies = h.newSentinel(h.starter.Snapshot())
+	h.first = h.verifies
+	h.note(hotstart.Use{Run: h.run.Dir})
+	for i := range h.slots {
+		h.free = append(h.free, h.slots-1-i)
+	}
+	return nil
+}
+
+// close notes what the tasks took.
+func (h *hot) close() error {
+	h.note(hotstart.Use{CPU: h.verifies.cpu - h.first.cpu, Spent: h.verifies.spent - h.first.spent, Verified: h.verifies.verified - h.first.verified})
+	return h.starter.Close()
+}
+
+func (h *hot) ahead(*queue.Task) int { return 0 }
+func (h *hot) hand()                 {}
+func (h *hot) drop()                 {}
+
+// cancel ends a try.
+func (h *hot) cancel(a *activeTask) { h.running[a.Number](errCancelled) }
+
+// signal kills all tries. Each ends by itself when the run is interrupted.
+func (h *hot) signal(sig syscall.Signal) {
+	if sig != unix.SIGKILL {
+		return
+	}
+	for _, end := range h.running {
+		end(nil)
+	}
+	select {
+	case <-h.killed:
+	default:
+		close(h.killed)
+	}
+}
+
+// start starts a try.
+func (h *hot) start(a *activeTask) {
+	slot := h.free[len(h.free)-1]
+	h.free = h.free[:len(h.free)-1]
+	kind, _ := h.starter.Decision()
+	verify := kind == hotstart.Hot && h.verifies.wants(h.p.Last())
+	if verify {
+		h.chosen[a.Number] = true
+	}
+	ctx, end := context.WithCancelCause(h.ctx)
+	h.running[a.Number] = end
+	if a.Queued = h.queued[a.Number]; a.Queued.IsZero() {
+		a.Queued = h.begun.UTC()
+	}
+	go func() {
+		t := &try{hot: h, activeTask: a, task: &h.run.Plan.Tasks[a.Number-1], verify: verify, work: h.run.WorkDir(a.Number, a.Try)}
+		now := time.Now().UTC()
+		t.rec = h.record(a, now, now)
+		t.rec.Start, t.rec.Slot, t.rec.Log, t.rec.Outputs = "", slot, h.run.Worker(), t.task.Paths()
+		err := t.execute(ctx)
+		h.events <- func() []*record.Task {
+			h.free = append(h.free, slot)
+			end(nil)
+			delete(h.running, a.Number)
+			a.group = nil // it is removed
+			h.release(a)
+			h.finishing++
+			return nil
+		}
+		ferr := t.finish(err)
+		h.events <- func() []*record.Task {
+			h.finishing--
+			if ferr != nil {
+				h.fail(ferr)
+			}
+			return []*record.Task{t.rec}
+		}
+	}()
+}
+
+// settled counts a try, and has its task run again where its start was wrong.
+func (h *hot) settled(rec *record.Task) {
+	h.run.Take(rec)
+	h.verifies.settle(rec, h.chosen[rec.Task])
+	delete(h.chosen, rec.Task)
+	h.queued[rec.Task] = time.Now().UTC()
+	if rec.Verified {
+		h.checked++
+	}
+	switch {
+	case rec.Cause == record.CauseDiffers:
+		h.withdraw(rec.Snapshot, hotstart.Difference{Sample: rec.Sample, Reason: rec.Error})
+	case rec.OK():
+		h.starts.Add(rec)
+		if q := h.quarantined[rec.Snapshot]; q != nil { // it had started before
+			h.withdraw(rec.Snapshot, q.Difference)
 		}
 	}
-	if _, ferr := s.fenced(); ferr != nil {
-		// Another worker has the task by now: this try must have no effect.
-		rec.Cause, rec.Error = record.CauseInterrupted, "its worker was closed"
-		return outcome{job: j, rec: rec, err: errors.Join(ferr, os.RemoveAll(work))}
+}
+
+// line returns the number of tasks by their kind of start.
+func (h *hot) line() string {
+	var list []string
+	for _, s := range h.starts.List() {
+		list = append(list, fmt.Sprintf("%s %d", s.Kind, s.Tasks))
+	}
+	if list == nil {
+		return ""
+	}
+	return " · " + strings.Join(list, ", ")
+}
+
+// sumUp completes the summary.
+func (h *hot) sumUp(sum *Summary) {
+	sum.Starts, sum.Verified = h.starts.List(), h.checked
+	for _, id := range slices.Sorted(maps.Keys(h.quarantined)) {
+		sum.Quarantined = append(sum.Quarantined, h.quarantined[id])
+	}
+}
+
+// try is one try of a task. It runs in a goroutine of its own.
+type try struct {
+	*hot
+	*activeTask
+	task   *engine.Task
+	rec    *record.Task
+	verify bool
+	work   string // directory
+}
+
+// finish moves the outputs of a try into place that returned err, and completes its record. It
+// returns an error if this worker may not write any more: the try has no effect then.
+func (t *try) finish(err error) error {
+	// Before the outputs change: another worker may have the task by now.
+	if _, ferr := t.fenced(); ferr != nil {
+		t.rec.Cause, t.rec.Error = record.CauseInterrupted, "its worker was closed"
+		return errors.Join(ferr, os.RemoveAll(t.work))
 	}
 	if err == nil {
-		err = s.publish(j, work)
+		err = t.publish()
 	}
 	var logErr error
-	rec.StderrOffset, rec.StderrLength, logErr = s.run.AppendStderr(filepath.Join(work, hotstart.StderrName), filepath.Join(work, pipeStderrName))
+	t.rec.StderrOffset, t.rec.StderrLength, logErr = t.run.AppendStderr(filepath.Join(t.work, hotstart.StderrName), filepath.Join(t.work, pipeStderrName))
 	if err == nil && logErr != nil {
 		err = fmt.Errorf("keep the standard error: %w", logErr)
 	}
 	if err != nil {
-		f := s.describe(err)
-		rec.Cause, rec.Error, rec.Hint = f.cause, limit(f.text), f.hint
+		t.describe(err).fill(t.rec)
 	}
-	// First, so that a full disk has room for the record.
-	var removeErr error
-	if err != nil {
-		removeErr = os.RemoveAll(work)
+	// Before the record is written, so that a full disk has room for it.
+	if err := os.RemoveAll(t.work); err != nil {
+		t.progress.note("a work directory is left: %v", err)
 	}
-	out := outcome{job: j, rec: rec, err: s.run.Commit(rec)}
-	if err == nil {
-		removeErr = os.RemoveAll(work)
-	}
-	if removeErr != nil {
-		s.progress.note("a work directory is left: %v", removeErr)
-	}
-	return out
+	return nil
 }
 
 func limit(text string) string {
@@ -93,71 +254,73 @@ func limit(text string) string {
 	return text
 }
 
-// execute runs tool and pipe and fills in the record.
-func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.Task) error {
-	rec.Started = time.Now().UTC()
-	rec.Ended = rec.Started
-	rec.Wait = rec.Started.Sub(rec.Queued).Seconds()
-	if err := os.Mkdir(work, 0o777); err != nil {
+// execute runs tool and pipe, and fills in the record.
+func (t *try) execute(ctx context.Context) (err error) {
+	defer func() {
+		if rerr := t.group.remove(); rerr != nil {
+			t.progress.note("a cgroup is left: %v", rerr)
+		}
+	}()
+	if err := os.Mkdir(t.work, 0o777); err != nil {
 		return err
 	}
-	for _, dir := range j.task.Dirs {
-		if err := os.MkdirAll(filepath.Join(work, dir), 0o777); err != nil {
+	for _, dir := range t.task.Dirs {
+		if err := os.MkdirAll(filepath.Join(t.work, dir), 0o777); err != nil {
 			return err
 		}
 	}
-	if err := checkInputs(j.task); err != nil {
+	if err := checkInputs(t.task); err != nil {
 		return err
 	}
-	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try), limits{memory: rec.Memory, threads: s.run.Plan.Header.Threads})
-	if err != nil {
-		return err
-	}
-	p := &pair{grace: s.o.Grace, kill: s.o.Kill}
-	err = s.begin(ctx, j, work, group, p)
+	p := &pair{grace: t.o.Grace, kill: t.killed}
+	err = t.begin(ctx, p)
 	if err == nil {
-		rec.Start, rec.Reason, rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
-		p.wait(ctx, s.timeout)
-		rec.Ended = time.Now().UTC()
-		rec.Seconds = rec.Ended.Sub(rec.Started).Seconds()
-		p.fill(rec)
-		err = p.verdict(group.oomKills(), rec.Memory, s.timeout)
+		t.rec.Start, t.rec.Reason, t.rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
+		p.wait(ctx, t.timeout)
+	}
+	t.rec.Ended = time.Now().UTC()
+	if err != nil {
+		err = startFailure(ctx, t.task, err)
 	} else {
-		rec.Ended = time.Now().UTC()
-		err = s.startFailure(ctx, j.task, err)
+		t.rec.Seconds = t.rec.Ended.Sub(t.rec.Started).Seconds()
+		p.fill(t.rec)
+		err = p.verdict(t.group.oomKills(), t.Memory, t.timeout)
 	}
-	if rerr := group.remove(); rerr != nil {
-		s.progress.note("a cgroup is left: %v", rerr)
+	if t.verify && t.rec.Snapshot != "" {
+		if rerr := t.group.remove(); rerr != nil { // the cold start has one of that name
+			t.progress.note("a cgroup is left: %v", rerr)
+		}
+		err = t.compared(ctx, p, err)
 	}
-	if j.verify && rec.Snapshot != "" {
-		err = s.verify(ctx, j, work, rec, p, err)
+	if f := (*failure)(nil); errors.As(err, &f) && f.cause == record.CauseInterrupted && errors.Is(context.Cause(ctx), errCancelled) {
+		return &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
 	}
 	return err
 }
 
 // begin starts the tool and its pipe.
-func (s *schedule) begin(ctx context.Context, j job, work string, g *group, p *pair) error {
-	tool, err := s.starter.Start(ctx, hotstart.Task{Dir: work, Inputs: s.files(j.task.Inputs), Cgroups: g.dirs})
+func (t *try) begin(ctx context.Context, p *pair) error {
+	tool, err := t.starter.Start(ctx, t.hotTask())
 	if err != nil {
 		return err
 	}
 	p.tool = tool
-	if j.task.Pipe == "" {
+	if t.task.Pipe == "" {
 		return nil
 	}
 	stdout := tool.Stdout
-	if j.verify && tool.Snapshot != "" {
+	if t.verify && tool.Snapshot != "" {
 		read, write, err := os.Pipe()
 		if err != nil {
 			p.signal(unix.SIGKILL)
 			_, werr := tool.Wait()
 			return errors.Join(err, werr, stdout.Close())
 		}
-		p.copyStdout(s.starter, write)
+		p.copyStdout(t.starter, write)
 		stdout = read
 	}
 	defer stdout.Close()
-	p.pipe, err = startPipe(j.task.Pipe, work, s.env, g.dirs, stdout)
+	p.pipe, err = startPipe(t.task.Pipe, t.work, t.env, t.group.dirs, stdout)
 	if err != nil {
 		p.signal(unix.SIGKILL)
 		_, werr := tool.Wait()
@@ -166,10 +329,9 @@ func (s *schedule) begin(ctx context.Context, j job, work string, g *group, p *p
 	return nil
 }
 
-// differs reports whether a task differed from a cold start.
-func differs(err error) bool {
-	f := (*failure)(nil)
-	return errors.As(err, &f) && f.cause == record.CauseDiffers
+// hotTask returns the task for a starter.
+func (t *try) hotTask() hotstart.Task {
+	return hotstart.Task{Dir: t.work, Inputs: t.tool.Files(t.task.Inputs), Cgroups: t.group.dirs}
 }
 
 // checkInputs returns an error in plain words if an input is missing or unreadable.
@@ -190,7 +352,7 @@ func checkInputs(t *engine.Task) error {
 }
 
 // startFailure returns the reason why a tool could not start.
-func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) error {
+func startFailure(ctx context.Context, t *engine.Task, err error) error {
 	if ctx.Err() != nil {
 		return &failure{cause: record.CauseInterrupted, text: "interrupted before it had started"}
 	}
@@ -216,22 +378,22 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 // publish checks the outputs of a try that succeeded and moves them into place. On a
 // full disk it refuses: many tools do not check the result of write(2), and end
 // with status 0 and a truncated output.
-func (s *schedule) publish(j job, work string) error {
-	if s.diskFull() {
+func (t *try) publish() error {
+	if t.diskFull() {
 		return fmt.Errorf("outputs may be cut short: %w", unix.ENOSPC)
 	}
-	if err := engine.Check(work, j.task.Outputs); err != nil {
+	if err := engine.Check(t.work, t.task.Outputs); err != nil {
 		return err
 	}
-	return engine.Publish(work, s.run.Dir, j.task.Outputs)
+	return engine.Publish(t.work, t.run.Dir, t.task.Outputs)
 }
 
 // describe makes of any error a failure with its cause.
-func (s *schedule) describe(err error) *failure {
-	full := &failure{record.CauseDisk, "", "make room in " + s.run.Dir + " and run the same command again"}
+func (h *hot) describe(err error) *failure {
+	full := &failure{record.CauseDisk, "", "make room in " + h.run.Dir + " and run the same command again"}
 	var f *failure
 	if errors.As(err, &f) {
-		if (f.cause == record.CauseExit || f.cause == record.CauseSignal) && s.diskFull() {
+		if (f.cause == record.CauseExit || f.cause == record.CauseSignal) && h.diskFull() {
 			full.text = f.text + "; the disk of the run directory is full"
 			return full
 		}
@@ -240,7 +402,7 @@ func (s *schedule) describe(err error) *failure {
 	var o *engine.OutputError
 	switch {
 	case errors.As(err, &o):
-		if s.diskFull() {
+		if h.diskFull() {
 			full.text = o.Error() + "; the disk of the run directory is full"
 			return full
 		}
@@ -255,9 +417,9 @@ func (s *schedule) describe(err error) *failure {
 // lowSpace is the free space, in bytes, below which a disk counts as full.
 const lowSpace = 256 << 10
 
-func (s *schedule) diskFull() bool {
+func (h *hot) diskFull() bool {
 	var st unix.Statfs_t
-	if unix.Statfs(s.run.Dir, &st) != nil {
+	if unix.Statfs(h.run.Dir, &st) != nil {
 		return false
 	}
 	free := st.Bavail

@@ -16,7 +16,7 @@
 //     the benchmark noticed its end.
 //   - PSS is proportional set size (proc_pid_smaps(5)): a page that n processes
 //     share counts for 1/n in each. The figure is the highest observed sum over all
-//     simultaneous tools; stages are counted separately.
+//     simultaneous tools; supervisors are counted separately.
 //
 // Figures are printed as a table, and written as JSON Lines, one object a
 // figure, to results.jsonl in the work directory:

@@ -138,7 +138,7 @@ const tasksTogether = 4
 
 // memory measures the PSS of one task and of several at once.
 func (b *benchmark) memory(ctx context.Context, cases []*benchCase) error {
-	rows := [][]string{{"case", "kind", "one", "four together", "four to one", "stages of four"}}
+	rows := [][]string{{"case", "kind", "one", "four together", "four to one", "supervisors of four"}}
 	for _, c := range cases {
 		more, err := b.memoryOf(ctx, c)
 		if err != nil {
@@ -212,7 +212,7 @@ func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample s
 	}
 	ratio := figures.Higher(float64(four.tools), float64(one.tools))
 	err = b.Add(figures.Figure{Name: x.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"})
-	return append(row, units.Size(int64(four.tools)), figures.Times(ratio), units.Size(int64(four.stages))), err
+	return append(row, units.Size(int64(four.tools)), figures.Times(ratio), units.Size(int64(four.supervisors))), err
 }
 
 func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]float64) error {

@@ -21,9 +21,9 @@ import (
 )
 
 func main() {
-	// The starters execute this program again for their stages.
-	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
-		os.Exit(hotstart.StageMain())
+	// The starters execute this program again for their supervisors.
+	if len(os.Args) > 1 && os.Args[1] == hotstart.SupervisorArg {
+		os.Exit(hotstart.SupervisorMain())
 	}
 	if err := benchMain(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

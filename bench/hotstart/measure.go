@@ -280,11 +280,11 @@ func medianOf(all []measured, of func(measured) float64) float64 {
 
 // memory is the memory of this benchmark's processes, in bytes.
 type memory struct {
-	tools    int64 // PSS of tools
-	stages   int64 // PSS of stages
-	tasks    int   // tools seen
-	filePmd  int64 // of tools: file pages mapped by 2 MiB entries
-	anonHuge int64 // of tools: anonymous pages mapped by 2 MiB entries
+	tools       int64 // PSS of tools
+	supervisors int64 // PSS of supervisors
+	tasks       int   // tools seen
+	filePmd     int64 // of tools: file pages mapped by 2 MiB entries
+	anonHuge    int64 // of tools: anonymous pages mapped by 2 MiB entries
 }
 
 // errTooShort reports that tasks ended before all of them had been measured together.
@@ -367,13 +367,13 @@ func residents() (memory, error) {
 	if err != nil {
 		return m, err
 	}
-	var tools, stages []int
+	var tools, supervisors []int
 	for _, pid := range pids {
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		switch {
 		case err != nil: // it has ended
 		case exe == self:
-			stages = append(stages, pid)
+			supervisors = append(supervisors, pid)
 		default:
 			tools = append(tools, pid)
 		}
@@ -398,9 +398,9 @@ func residents() (memory, error) {
 		m.filePmd += f["FilePmdMapped"] + f["ShmemPmdMapped"]
 		m.anonHuge += f["AnonHugePages"]
 	}
-	for _, pid := range stages {
+	for _, pid := range supervisors {
 		f, _ := rollupOf(pid)
-		m.stages += f["Pss"]
+		m.supervisors += f["Pss"]
 	}
 	return m, nil
 }

@@ -27,14 +27,14 @@ func main() {
 	if calls.Beside() {
 		return
 	}
-	// A stage is this binary, executed again as a process between premix and a tool.
-	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
-		os.Exit(hotstart.StageMain())
+	// A supervisor is this binary, executed again as a process between premix and a tool.
+	if len(os.Args) > 1 && os.Args[1] == hotstart.SupervisorArg {
+		os.Exit(hotstart.SupervisorMain())
 	}
 	if len(os.Args) == 2 && os.Args[1] == spawn.Arg {
 		os.Exit(spawn.Main())
 	}
-	if len(os.Args) == 3 && os.Args[1] == bundle.StageArg {
+	if len(os.Args) == 3 && os.Args[1] == bundle.SupervisorArg {
 		os.Exit(bundle.Main(os.Args[2]))
 	}
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {

@@ -61,7 +61,7 @@ func ordinary(t *testing.T) *user {
 func (u *user) home() string { return filepath.Join(u.dir, "home") }
 
 // environment is premix' own. Its tools, and what they start, have no more of it
-// than PATH and HOME, and stages PATH alone: PATH carries the mark by which
+// than PATH and HOME, and supervisors PATH alone: PATH carries the mark by which
 // leftovers are known.
 func (u *user) environment() []string {
 	return []string{"PATH=" + os.Getenv("PATH") + ":" + filepath.Join(u.dir, "bin"), "HOME=/nonexistent", "PREMIX_HOME=" + u.home()}

@@ -19,16 +19,16 @@ import (
 
 // How a tool runs in a container of an image.
 //
-// For each task and template the stage makes a container with runc. The container has the
+// For each task and template the supervisor makes a container with runc. The container has the
 // task's directory, its inputs, the data, and its own upper layer over the image's root
 // (bundle.Make). For a cold start, runc executes the tool in it. For a hot start, runc
 // executes a stub of two system calls, which stops itself, and executes the tool's program
-// when the stage holds it. A snapshot has only paths in the container, and the container
+// when the supervisor holds it. A snapshot has only paths in the container, and the container
 // of each start is made in the same way, from the same configuration.
 //
-// The stub lets the stage hold the process before the tool's first instruction: premix
-// does not trace a process that runc starts. The stage and the container have a PID
-// namespace, so that the end of the stage ends every process in it. The tool is not PID 1
+// The stub lets the supervisor hold the process before the tool's first instruction: premix
+// does not trace a process that runc starts. The supervisor and the container have a PID
+// namespace, so that the end of the supervisor ends every process in it. The tool is not PID 1
 // there: a PID 1 ignores signals for which it has no handler, such as SIGTERM at a
 // timeout, and its exit status would be runc's. Both kinds of start have no new
 // privileges, since the filter of the guard needs that.
@@ -113,8 +113,8 @@ func (spec Spec) give(dir string) error {
 	})
 }
 
-// makeContainer makes the stage's own container.
-func (s *stage) makeContainer() error {
+// makeContainer makes the supervisor's own container.
+func (s *supervisor) makeContainer() error {
 	c := s.cfg.Container
 	c.Request.Binds = append(c.Request.Binds, bundle.Bind{Source: FixedDir, Target: FixedDir})
 	stub := filepath.Join(c.Bundle, tracer.StubName)
@@ -139,11 +139,11 @@ func (c *containerConfig) make(cgroups []string) (*bundle.Container, error) {
 func joiner(dirs ...string) bundle.Join {
 	return func() (func(), error) {
 		leave, err := joinCgroups(dirs)
-		return func() { _ = leave() }, err // its stage has one task
+		return func() { _ = leave() }, err // its supervisor has one task
 	}
 }
 
-func (s *stage) execInContainer() (int, error) {
+func (s *supervisor) execInContainer() (int, error) {
 	// Opened in the container's own mounts: the paths of a frozen process are those
 	// of its container.
 	files, err := openStreams(s.container.Path(os.DevNull), s.container.Path(FixedDir))
@@ -178,7 +178,7 @@ func (s *stage) execInContainer() (int, error) {
 }
 
 // releaseContainer ends runc's own process once the tool is in its container.
-func (s *stage) releaseContainer() {
+func (s *supervisor) releaseContainer() {
 	if s.container != nil {
 		s.container.Release()
 	}
@@ -189,7 +189,7 @@ const stubPath = "/run/premix/" + tracer.StubName
 
 // spawnInContainer makes runc execute the program of a frozen process, and holds it
 // at its first instruction.
-func (s *stage) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc, error) {
+func (s *supervisor) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc, error) {
 	null, err := os.OpenFile(s.container.Path(os.DevNull), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (s *stage) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc
 }
 
 // give makes the image's user the owner of a file of the task's directory.
-func (s *stage) give(path string) error {
+func (s *supervisor) give(path string) error {
 	if s.container == nil {
 		return nil
 	}
@@ -216,7 +216,7 @@ const sharedDir = "/dev/shm"
 
 // checkShared sees whether a template has left files in sharedDir: they would be
 // missing where it is restored.
-func (s *stage) checkShared() error {
+func (s *supervisor) checkShared() error {
 	if s.container == nil {
 		return nil
 	}

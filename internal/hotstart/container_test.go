@@ -282,7 +282,7 @@ func TestContainersCgroupsAndSignals(t *testing.T) {
 	}
 }
 
-// TestKilledContainers: what is left of a stage that was killed is taken away by
+// TestKilledContainers: what is left of a supervisor that was killed is taken away by
 // premix, and what is left of a premix by the next one.
 func TestKilledContainers(t *testing.T) {
 	needContainers(t)
@@ -291,11 +291,11 @@ func TestKilledContainers(t *testing.T) {
 	b.mustPrepare("")
 	p, dir := b.start("say hello\nflush\nhang\n")
 	eventually(t, "the tool hangs", func() bool { return read(t, filepath.Join(dir, StdoutName)) == "hello\n" })
-	if err := p.stage.cmd.Process.Kill(); err != nil {
+	if err := p.supervisor.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if exit, err := p.Wait(); err == nil {
-		t.Errorf("a task whose stage was killed ended with %v", exit)
+		t.Errorf("a task whose supervisor was killed ended with %v", exit)
 	}
 	b.nothingLeft(im)
 

@@ -18,7 +18,7 @@
 //     proved before a task starts from it.
 //   - An Image is a container image that a tool may run in: runc makes a container
 //     from it for each task (see container.go).
-//   - A stage is a child process of premix, with the same binary, that starts and
+//   - A supervisor is a child process of premix, with the same binary, that starts and
 //     watches one task or template at a time (see protocol.go).
 //
 // # What a tool sees
@@ -37,18 +37,18 @@
 // With an Image the tool sees the image's root with its own upper layer, which is
 // removed afterwards. Its directory is at FixedDir, and the data are read-only at the
 // same paths as outside. It has the image's user, docker's capabilities and seccomp
-// profile, no new privileges, and the PID namespace of its stage. This needs root.
+// profile, no new privileges, and the PID namespace of its supervisor. This needs root.
 //
 // # Reasons
 //
 // A tool is stopped at its input by a seccomp filter that hands calls with a path to the
-// stage. A write lease on the placeholder would need a file system with leases, could not
+// supervisor. A write lease on the placeholder would need a file system with leases, could not
 // see an open with O_NONBLOCK, and could not show the other files that the tool reads. A
 // FIFO in place of the input ("read" and "line") is not seekable, so a tool that seeks in
 // its input before it reads is served by "open" only. The filter is not part of the
 // snapshot, since the process that is started is another one.
 //
-// A hot task runs under a guard until its end, so the stage is both its parent and its
+// A hot task runs under a guard until its end, so the supervisor is both its parent and its
 // tracer. A tool that traces itself or its children cannot do so in a hot start.
 //
 // Some tools are installed behind a script that chooses a build for the CPU and waits for

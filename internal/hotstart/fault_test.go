@@ -725,9 +725,9 @@ func TestKilledTool(t *testing.T) {
 	}
 }
 
-// TestStageThatSleeps ends a stage whose main thread sleeps in the open of a FIFO
+// TestSupervisorThatSleeps ends a supervisor whose main thread sleeps in the open of a FIFO
 // that has no reader, as where premix was killed meanwhile.
-func TestStageThatSleeps(t *testing.T) {
+func TestSupervisorThatSleeps(t *testing.T) {
 	spec := newSpec("-m", "2", "input")
 	spec.Stream = true
 	b := newBench(t, spec, Cold)
@@ -737,15 +737,15 @@ func TestStageThatSleeps(t *testing.T) {
 	}
 	cfg := b.starter.config(Task{Dir: dir})
 	cfg.Role = roleCold
-	h, err := b.starter.openStage(cfg)
+	h, err := b.starter.openSupervisor(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	main := fmt.Sprintf("/proc/%d/wchan", h.cmd.Process.Pid)
-	eventually(t, "the stage sleeps in the open", func() bool { return read(t, main) == "wait_for_partner" })
-	h.close(&b.starter.stages)
+	eventually(t, "the supervisor sleeps in the open", func() bool { return read(t, main) == "wait_for_partner" })
+	h.close(&b.starter.supervisors)
 	if code := h.cmd.ProcessState.ExitCode(); code != 1 {
-		t.Errorf("the stage ended with %v", h.cmd.ProcessState)
+		t.Errorf("the supervisor ended with %v", h.cmd.ProcessState)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // probeRecords is how many records of a FASTQ file make up a probe: enough for
-// every stage of a tool to be run through, few enough to cost nothing beside
+// every phase of a tool to be run, few enough to cost nothing beside
 // the loading of an index.
 const probeRecords = 1000
 

@@ -158,8 +158,8 @@ func early(looks []look, ready ReadyKind) []string {
 	return ops
 }
 
-// watched lets a tool that was just begun run under the stage's watch.
-func (s *stage) watched(p *tracer.Proc) error {
+// watched lets a tool that was just begun run under the supervisor's watch.
+func (s *supervisor) watched(p *tracer.Proc) error {
 	s.watch = newWatcher(s.isInput)
 	if s.cfg.Seed != nil {
 		s.watch.Random = tracer.NewEntropy([32]byte(s.cfg.Seed))
@@ -171,7 +171,7 @@ func (s *stage) watched(p *tracer.Proc) error {
 
 // holdAt holds the template's processes. A thread of one of them may be stopped at a
 // look.
-func (s *stage) holdAt(pid, process, tid int) error {
+func (s *supervisor) holdAt(pid, process, tid int) error {
 	pids, err := tree(pid)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func (s *stage) holdAt(pid, process, tid int) error {
 }
 
 // howEnded describes the end of a tool, with the last lines of its stderr.
-func (s *stage) howEnded(st unix.WaitStatus) string {
+func (s *supervisor) howEnded(st unix.WaitStatus) string {
 	how := fmt.Sprintf("exit status %d", st.ExitStatus())
 	if st.Signaled() {
 		how = st.Signal().String()

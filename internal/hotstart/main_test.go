@@ -21,11 +21,11 @@ import (
 // tool is the stand-in for an aligner, testdata/tool.c, compiled once.
 var tool string
 
-// TestMain is also main for the stages that tests open, and for the runs that
+// TestMain is also main for the supervisors that tests open, and for the runs that
 // TestKilledPremix and TestKilledContainers kill.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == StageArg {
-		os.Exit(StageMain())
+	if len(os.Args) > 1 && os.Args[1] == SupervisorArg {
+		os.Exit(SupervisorMain())
 	}
 	if dir := os.Getenv("PREMIX_TEST_VICTIM"); dir != "" {
 		os.Exit(victim(dir))
@@ -252,7 +252,7 @@ func processesWith(t *testing.T, mark string) []string {
 	return found
 }
 
-// mounts lists what is mounted where stages mount something: at /proc, at the
+// mounts lists what is mounted where supervisors mount something: at /proc, at the
 // fixed places, and in dir, where the tasks are. The rest of the machine's mounts
 // may change at any time, and other packages' tests do change them.
 func mounts(t *testing.T, dir string) string {

@@ -64,18 +64,18 @@ type preparation struct {
 	ctx   context.Context
 	probe map[string]string
 
-	held       *stageHandle  // a template at hand
-	firstDir   string        // directory of the template that was frozen
-	loading    time.Time     // when it was begun
-	last       bool          // no later stop is tried after this one
-	behind     *program      // the tool proper behind a wrapper; nil: the command itself
-	coldDir    string        // directory of the probe's cold start
-	coldLooks  []look        // of the tool in it
-	coldOpened time.Duration // until it opened its input
-	coldTime   time.Duration // until its end
-	ready      ReadyKind     // event at which the template is held
-	moment     moment        // where ready is ReadyOpen
-	alike      []string      // inputs whose placeholders have the content of the probe's
+	held       *supervisorHandle // a template at hand
+	firstDir   string            // directory of the template that was frozen
+	loading    time.Time         // when it was begun
+	last       bool              // no later stop is tried after this one
+	behind     *program          // the tool proper behind a wrapper; nil: the command itself
+	coldDir    string            // directory of the probe's cold start
+	coldLooks  []look            // of the tool in it
+	coldOpened time.Duration     // until it opened its input
+	coldTime   time.Duration     // until its end
+	ready      ReadyKind         // event at which the template is held
+	moment     moment            // where ready is ReadyOpen
+	alike      []string          // inputs whose placeholders have the content of the probe's
 	snap       *Snapshot
 	looked     bool   // for a snapshot
 	second     *ahead // template, with which the first one is compared; nil: it is loaded later
@@ -86,7 +86,7 @@ type preparation struct {
 
 func (p *preparation) end() {
 	if p.held != nil {
-		p.held.close(&p.stages)
+		p.held.close(&p.supervisors)
 		p.held = nil
 	}
 }
@@ -234,7 +234,7 @@ func (p *preparation) find() *Snapshot {
 		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log))
 		if p.snap != nil && p.spec.Image == nil && p.snap.Whole() {
 			n := max(1, min(p.opt.Jobs, runtime.NumCPU()))
-			p.stages.warm(n, filepath.Join(p.snap.Dir, imageName))
+			p.supervisors.warm(n, filepath.Join(p.snap.Dir, imageName))
 		}
 	}
 	return p.snap
@@ -343,12 +343,12 @@ func (p *preparation) load(number int) error {
 		}
 	}
 	p.loading = time.Now()
-	st, err := p.Starter.openStage(cfg)
+	st, err := p.Starter.openSupervisor(cfg)
 	if err != nil {
 		return err
 	}
 	if err := st.await(p.ctx, evHeld); err != nil {
-		st.close(&p.stages)
+		st.close(&p.supervisors)
 		return err
 	}
 	p.held = st

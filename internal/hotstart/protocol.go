@@ -12,25 +12,25 @@ import (
 	"premix/internal/image/bundle"
 )
 
-// A stage is a child process of the Starter with the same binary. It is the tool's parent
+// A supervisor is a child process of the Starter with the same binary. It is the tool's parent
 // and the only process that traces the tool. It ends with premix, and all processes that
 // it started end with it.
 //
-// Starter and stage exchange JSON over a socket, one object per message. The Starter sends
-// requests, and the stage sends events. The request opBegin starts a turn, which is one
-// task or template. The event evIdle, or the end of the stage, ends the turn.
+// Starter and supervisor exchange JSON over a socket, one object per message. The Starter sends
+// requests, and the supervisor sends events. The request opBegin starts a turn, which is one
+// task or template. The event evIdle, or the end of the supervisor, ends the turn.
 
-// StageArg is the first argument of a stage's command line.
-const StageArg = "__stage"
+// SupervisorArg is the first argument of a supervisor's command line.
+const SupervisorArg = "__stage"
 
-// stageSocket is the descriptor of the socket in a stage.
-const stageSocket = 3
+// supervisorSocket is the descriptor of the socket in a supervisor.
+const supervisorSocket = 3
 
 // FixedDir is where, as root, every task sees its own directory. Tools that
 // print their working directory print the same for every sample.
 const FixedDir = "/run/premix/work"
 
-// role is the purpose of a stage.
+// role is the purpose of a supervisor.
 type role string
 
 const (
@@ -39,7 +39,7 @@ const (
 	roleLoad role = "load" // execute the tool, hold it at its input as a template
 )
 
-type stageConfig struct {
+type supervisorConfig struct {
 	Role       role
 	Namespaces bool   // a mount namespace of its own, and a PID namespace with a Container: work in FixedDir
 	Exe        string // program to execute; empty: find Argv[0] by PATH
@@ -71,7 +71,7 @@ type containerConfig struct {
 	Upper   string // directory whose content the root's upper layer begins with; empty: none
 }
 
-func (c *stageConfig) line() *regexp.Regexp {
+func (c *supervisorConfig) line() *regexp.Regexp {
 	if c.Line == "" {
 		return nil
 	}
@@ -90,9 +90,9 @@ const (
 
 type request struct {
 	Op     op
-	Turn   int          // a request for a turn that is over is ignored
-	Config *stageConfig // for opBegin
-	Image  string       // for opRead
+	Turn   int               // a request for a turn that is over is ignored
+	Config *supervisorConfig // for opBegin
+	Image  string            // for opRead
 	ID     int
 	Dir    string
 	First  frozen.Preparation // for opCompare: of the template in Dir
@@ -107,7 +107,7 @@ const (
 	evExited   eventKind = "exited"  // the task has ended
 	evFrozen   eventKind = "frozen"
 	evCompared eventKind = "compared"
-	evIdle     eventKind = "idle"   // the turn is over, nothing is left of it, and the stage waits for the next
+	evIdle     eventKind = "idle"   // the turn is over, nothing is left of it, and the supervisor waits for the next
 	evFailed   eventKind = "failed" // request ID (0: the role itself) could not be carried out
 )
 

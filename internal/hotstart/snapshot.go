@@ -482,9 +482,9 @@ func (s *Snapshot) verifyPages() error {
 	return nil
 }
 
-// outfit prepares a task's directory for a hot start and completes the stage's
+// outfit prepares a task's directory for a hot start and completes the supervisor's
 // configuration.
-func (s *Snapshot) outfit(cfg *stageConfig, t Task) error {
+func (s *Snapshot) outfit(cfg *supervisorConfig, t Task) error {
 	if err := s.verify(false); err != nil {
 		return err
 	}

@@ -361,10 +361,10 @@ func TestMapsHuge(t *testing.T) {
 		b.finish(p, dir)
 	}()
 	eventually(t, "the memory was read", func() bool { return strings.HasPrefix(read(t, filepath.Join(dir, StdoutName)), "sum") })
-	pid := p.stage.cmd.Process.Pid
+	pid := p.supervisor.cmd.Process.Pid
 	pids, err := tree(pid)
 	if err != nil || len(pids) < 2 {
-		t.Fatalf("processes of the stage: %v, %v", pids, err)
+		t.Fatalf("processes of the supervisor: %v, %v", pids, err)
 	}
 	anon, rss := smapsSum(t, pids[1], "Anonymous"), smapsSum(t, pids[1], "Rss")
 	if anon > 8<<20 || rss < 60<<20 {
@@ -423,7 +423,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=40m", // with PREMIX_SOAK
-		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestRefused|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch|TestStageKilledBetweenTasks|TestSignalTooLate|TestManyStarts|TestKilledParts)$")
+		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestRefused|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch|TestSupervisorKilledBetweenTasks|TestSignalTooLate|TestManyStarts|TestKilledParts)$")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

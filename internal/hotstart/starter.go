@@ -52,8 +52,8 @@ type Starter struct {
 	opt  Options
 	host host
 
-	stages  stages // that wait for a task
-	scratch string
+	supervisors supervisors // that wait for a task
+	scratch     string
 
 	mu       sync.Mutex // guards the fields below; held briefly, never over a start
 	kind     Kind
@@ -87,7 +87,7 @@ func New(spec Spec, opt Options) (*Starter, error) {
 		}
 		opt.Store = dir
 	}
-	// Stages use it from other working directories.
+	// Supervisors use it from other working directories.
 	store, err := filepath.Abs(opt.Store)
 	if err != nil {
 		return nil, err
@@ -147,9 +147,9 @@ func (s *Starter) decide(kind Kind, format string, args ...any) {
 	s.kind, s.reason = kind, fmt.Sprintf(format, args...)
 }
 
-// Close unlocks the snapshot, and ends the idle stages.
+// Close unlocks the snapshot, and ends the idle supervisors.
 func (s *Starter) Close() error {
-	s.stages.close()
+	s.supervisors.close()
 	s.mu.Lock()
 	snapshot := s.snapshot
 	s.snapshot = nil
@@ -171,17 +171,17 @@ type Process struct {
 	// Stdout is the reading end of a streamed stdout; the caller closes it.
 	Stdout *os.File
 
-	stage  *stageHandle
-	stages *stages
-	looks  []look // of a watched tool; valid once Wait has returned
-	watch  *inputWatch
-	done   chan event
-	begun  time.Time
-	ran    time.Time
+	supervisor  *supervisorHandle
+	supervisors *supervisors
+	looks       []look // of a watched tool; valid once Wait has returned
+	watch       *inputWatch
+	done        chan event
+	begun       time.Time
+	ran         time.Time
 }
 
 // Wait waits for the end of the task. An error means that its fate is unknown:
-// its stage died.
+// its supervisor died.
 func (p *Process) Wait() (Exit, error) {
 	e := <-p.done
 	opened, ok := p.watch.stop()
@@ -189,7 +189,7 @@ func (p *Process) Wait() (Exit, error) {
 		opened = p.ran
 	}
 	p.Latency = opened.Sub(p.begun)
-	p.stage.close(p.stages)
+	p.supervisor.close(p.supervisors)
 	p.looks = e.Looks
 	if e.Kind != evExited {
 		return Exit{Code: -1}, fmt.Errorf("the task was lost: %s", e.Error)
@@ -199,7 +199,7 @@ func (p *Process) Wait() (Exit, error) {
 
 // Signal sends a signal to all processes of the task.
 func (p *Process) Signal(sig syscall.Signal) error {
-	return p.stage.send(request{Op: opSignal, Signal: sig})
+	return p.supervisor.send(request{Op: opSignal, Signal: sig})
 }
 
 // Start starts one task. With Auto, if a hot start fails, Start logs the reason and
@@ -269,7 +269,7 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 			return nil, err
 		}
 	}
-	p := &Process{begun: begun, stages: &s.stages, done: make(chan event, 1)}
+	p := &Process{begun: begun, supervisors: &s.supervisors, done: make(chan event, 1)}
 	if s.spec.Stream {
 		fd, err := unix.Open(filepath.Join(dir, StdoutName), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -310,13 +310,13 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 	default:
 		return fmt.Errorf("unknown kind of start %q", kind)
 	}
-	st, err := s.openStage(cfg)
+	st, err := s.openSupervisor(cfg)
 	if err != nil {
 		return err
 	}
-	p.stage = st
+	p.supervisor = st
 	if err := st.await(ctx, evStarted); err != nil {
-		st.close(&s.stages)
+		st.close(&s.supervisors)
 		return err
 	}
 	st.deliver(p.done)
@@ -381,9 +381,9 @@ func (s *Starter) withinBounds(t Task) error {
 	return nil
 }
 
-// config returns the part of a stage's configuration that follows from the Spec.
-func (s *Starter) config(t Task) stageConfig {
-	c := stageConfig{
+// config returns the part of a supervisor's configuration that follows from the Spec.
+func (s *Starter) config(t Task) supervisorConfig {
+	c := supervisorConfig{
 		Namespaces: s.host.namespaces,
 		Argv:       s.spec.Argv, Env: s.spec.Env, Inputs: s.spec.Inputs,
 		Ready: s.spec.Ready.Kind, Stream: s.spec.Stream, Task: t,

@@ -23,11 +23,11 @@ import (
 //
 // Its inputs are placeholders. For "open" they are regular files, and the tool is
 // held at the open at which it has loaded its data (see looks.go). For "read" each
-// placeholder is a FIFO to which the stage writes nothing: the open succeeds, and the
-// read sleeps. For "line" the stage reads the tool's output, and the FIFOs stop the
-// tool at its input until the stage has seen the line.
+// placeholder is a FIFO to which the supervisor writes nothing: the open succeeds, and the
+// read sleeps. For "line" the supervisor reads the tool's output, and the FIFOs stop the
+// tool at its input until the supervisor has seen the line.
 //
-// Then the stage holds all threads, and replaces the FIFOs by regular files under the
+// Then the supervisor holds all threads, and replaces the FIFOs by regular files under the
 // same descriptors. It changes the tool's registers so that each task executes the present
 // system call of the tool again, with its own input.
 
@@ -41,7 +41,7 @@ const (
 )
 
 // load executes the tool and holds it as a template when it is ready.
-func (s *stage) load() error {
+func (s *supervisor) load() error {
 	begin := time.Now()
 	s.worn = true // no two templates have one parent
 	if s.container != nil {
@@ -86,7 +86,7 @@ func (s *stage) load() error {
 
 // untilReady lets the tool run until the open of its input at which it must be stopped, or
 // until ready returns true, and holds its processes.
-func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
+func (s *supervisor) untilReady(pid int, ready func(int) (bool, error)) error {
 	options := unix.WALL
 	if ready != nil {
 		options |= unix.WNOHANG
@@ -139,7 +139,7 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 
 // changes reports whether a call makes or writes a file outside the tool's directory,
 // or makes a socket.
-func (s *stage) changes(l *tracer.Look) bool {
+func (s *supervisor) changes(l *tracer.Look) bool {
 	switch {
 	case l.Op == tracer.LookSocket:
 		return true
@@ -158,7 +158,7 @@ func (e *toolEnded) Error() string {
 
 // arm lays the placeholders out. ready is asked again and again; release closes
 // FIFOs and may be called twice.
-func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err error) {
+func (s *supervisor) arm() (release func(), ready func(pid int) (bool, error), err error) {
 	dir := s.workDir()
 	var files []*os.File
 	release = func() {
@@ -208,7 +208,7 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 
 // drainStep empties a streamed stdout before each look, so that the tool never
 // blocks on it.
-func (s *stage) drainStep(look func(int) (bool, error)) func(int) (bool, error) {
+func (s *supervisor) drainStep(look func(int) (bool, error)) func(int) (bool, error) {
 	return func(pid int) (bool, error) {
 		if err := s.drain(); err != nil {
 			return false, err
@@ -217,7 +217,7 @@ func (s *stage) drainStep(look func(int) (bool, error)) func(int) (bool, error) 
 	}
 }
 
-func (s *stage) drain() error {
+func (s *supervisor) drain() error {
 	if s.stdout < 0 {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (s *stage) drain() error {
 }
 
 // readsFIFO reports whether a thread of the tool sleeps in a read of an input.
-func (s *stage) readsFIFO(pid int) (bool, error) {
+func (s *supervisor) readsFIFO(pid int) (bool, error) {
 	pids, err := tree(pid)
 	if err != nil {
 		return false, nil // it is ending; SIGCHLD follows
@@ -264,7 +264,7 @@ func (s *stage) readsFIFO(pid int) (bool, error) {
 	return false, nil
 }
 
-func (s *stage) isInput(path string) bool {
+func (s *supervisor) isInput(path string) bool {
 	for _, name := range s.cfg.Inputs {
 		if path == filepath.Join(s.workDir(), name) {
 			return true
@@ -274,7 +274,7 @@ func (s *stage) isInput(path string) bool {
 }
 
 // printedLine matches each line of stdout and stderr once, when it is whole.
-func (s *stage) printedLine() func(int) (bool, error) {
+func (s *supervisor) printedLine() func(int) (bool, error) {
 	re := s.cfg.line()
 	seen := map[string]int{} // bytes of each output that were matched
 	match := func(name string, b []byte) bool {
@@ -321,7 +321,7 @@ const patience = time.Second
 const settleAfterLine = 200 * time.Millisecond
 
 // notWithoutLine fails if the tool has reached its input and no line matched.
-func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
+func (s *supervisor) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
 	var since, seen time.Time
 	return func(pid int) (bool, error) {
 		if !seen.IsZero() {
@@ -406,7 +406,7 @@ func runs(pid int) bool { return state(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO
 // and under each descriptor that leads to it.
-func (s *stage) exchangeFIFOs() error {
+func (s *supervisor) exchangeFIFOs() error {
 	for _, name := range s.cfg.Inputs {
 		path := filepath.Join(s.workDir(), name)
 		if err := os.Remove(path); err != nil {
@@ -449,7 +449,7 @@ type counter struct {
 
 // counters returns the counter files that the template has mapped. It returns nil in a
 // container, where the files end with the container.
-func (s *stage) counters() []counter {
+func (s *supervisor) counters() []counter {
 	if s.container != nil {
 		return nil
 	}
@@ -475,7 +475,7 @@ func (s *stage) counters() []counter {
 }
 
 // removeCounters removes the counter files of a template that was killed.
-func (s *stage) removeCounters() {
+func (s *supervisor) removeCounters() {
 	for _, c := range s.left {
 		var st unix.Stat_t
 		if unix.Lstat(c.path, &st) == nil && st.Ino == c.inode {
@@ -484,7 +484,7 @@ func (s *stage) removeCounters() {
 	}
 }
 
-func (s *stage) sendHeld(pid int, begin time.Time) error {
+func (s *supervisor) sendHeld(pid int, begin time.Time) error {
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", s.template.Pid)); err == nil {
 		s.prepared.Device = s.device(exe)
 	}
@@ -497,7 +497,7 @@ func (s *stage) sendHeld(pid int, begin time.Time) error {
 
 // behindWrapper finds the tool behind a wrapper: the last process in a chain of processes
 // in which each other process only waits for its one child.
-func (s *stage) behindWrapper() *program {
+func (s *supervisor) behindWrapper() *program {
 	for i, p := range s.held[:len(s.held)-1] {
 		nr, _, ok := p.Call(p.Threads[0])
 		if !ok || len(p.Threads) > 1 || nr != unix.SYS_WAIT4 && nr != unix.SYS_WAITID || !isChild(s.held[i+1].Pid, p.Pid) {
@@ -541,7 +541,7 @@ func readStrings(path string) ([]string, error) {
 }
 
 // source describes the template for package frozen.
-func (s *stage) source() (frozen.Source, error) {
+func (s *supervisor) source() (frozen.Source, error) {
 	if s.template == nil {
 		return frozen.Source{}, errors.New("there is no template")
 	}
@@ -552,7 +552,7 @@ func (s *stage) source() (frozen.Source, error) {
 }
 
 // endTemplate kills the template.
-func (s *stage) endTemplate() {
+func (s *supervisor) endTemplate() {
 	if s.template != nil {
 		s.template.Kill()
 		s.held, s.template = nil, nil
@@ -560,7 +560,7 @@ func (s *stage) endTemplate() {
 }
 
 // compare compares the template with the template that was written to dir, and ends it.
-func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
+func (s *supervisor) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
 	defer s.endTemplate()
 	src, err := s.source()
 	if err != nil {
@@ -590,7 +590,7 @@ func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Compariso
 
 // device returns the device of a file in the container, whose root is its own mount. It
 // returns 0 without a container.
-func (s *stage) device(path string) uint64 {
+func (s *supervisor) device(path string) uint64 {
 	var st unix.Stat_t
 	if s.container == nil || unix.Stat(s.container.Path(path), &st) != nil {
 		return 0
@@ -599,7 +599,7 @@ func (s *stage) device(path string) uint64 {
 }
 
 // freeze writes the template to dir. The template ends.
-func (s *stage) freeze(dir string) error {
+func (s *supervisor) freeze(dir string) error {
 	defer s.endTemplate()
 	src, err := s.source()
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A stage is this same binary, executed again.
-	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
-		os.Exit(hotstart.StageMain())
+	// A supervisor is this same binary, executed again.
+	if len(os.Args) > 1 && os.Args[1] == hotstart.SupervisorArg {
+		os.Exit(hotstart.SupervisorMain())
 	}
 	if len(os.Args) > 1 && os.Args[1] == spawn.Arg {
 		os.Exit(spawn.Main())

@@ -167,7 +167,7 @@ func TestState(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	// As a stage does: a process must not inherit what the tests were started with.
+	// As a supervisor does: a process must not inherit what the tests were started with.
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		panic(err)
 	}

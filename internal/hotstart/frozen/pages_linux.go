@@ -43,7 +43,7 @@ type pageWriter struct {
 
 func newPageWriter(pid int, out *os.File) *pageWriter {
 	w := &pageWriter{pid: pid, out: out, jobs: make(chan func([]byte))}
-	// A stage makes do with one processor otherwise.
+	// A supervisor makes do with one processor otherwise.
 	w.proc = runtime.GOMAXPROCS(runtime.NumCPU())
 	for range min(runtime.NumCPU(), 4) {
 		go func() {

@@ -26,8 +26,8 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// StageArg is the first argument of a stage.
-const StageArg = "__exec"
+// SupervisorArg is the first argument of a supervisor.
+const SupervisorArg = "__exec"
 
 // Networks of a command.
 const (
@@ -63,7 +63,7 @@ type Request struct {
 	sharePID bool // set by Make
 }
 
-// order is the content of stage.json.
+// order is the content of supervisor.json.
 type order struct {
 	Request Request
 	Runc    string
@@ -107,7 +107,7 @@ func Run(dir string, r Request) (status int, err error) {
 		return 0, err
 	}
 	if o.Scratch != "" {
-		// After stage.json, from which a later premix learns that it has to be removed.
+		// After supervisor.json, from which a later premix learns that it has to be removed.
 		if err := os.Mkdir(o.Scratch, 0o700); err != nil {
 			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), Way: "give an existing directory with --scratch", Err: err}
 		}
@@ -151,7 +151,7 @@ func mapped(ids string, id uint64) bool {
 	return false
 }
 
-// start starts the stage and waits for it.
+// start starts the supervisor and waits for it.
 func start(b string, lock *os.File) (int, error) {
 	report, reporter, err := os.Pipe()
 	if err != nil {
@@ -159,11 +159,11 @@ func start(b string, lock *os.File) (int, error) {
 	}
 	defer report.Close()
 	tty := term.IsTerminal(0)
-	stage := exec.Command("/proc/self/exe", StageArg, b)
-	stage.Args[0] = os.Args[0]
-	stage.Stdin, stage.Stdout, stage.Stderr = os.Stdin, os.Stdout, os.Stderr
-	stage.ExtraFiles = []*os.File{reporter, lock}
-	stage.SysProcAttr = &syscall.SysProcAttr{
+	supervisor := exec.Command("/proc/self/exe", SupervisorArg, b)
+	supervisor.Args[0] = os.Args[0]
+	supervisor.Stdin, supervisor.Stdout, supervisor.Stderr = os.Stdin, os.Stdout, os.Stderr
+	supervisor.ExtraFiles = []*os.File{reporter, lock}
+	supervisor.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		Pdeathsig:  unix.SIGKILL,
 		// Ctrl-C reaches the whole foreground process group, and would be delivered
@@ -176,10 +176,10 @@ func start(b string, lock *os.File) (int, error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
-	err = stage.Start()
+	err = supervisor.Start()
 	reporter.Close()
 	if err != nil {
-		return 0, fmt.Errorf("start a stage in new namespaces: %w", err)
+		return 0, fmt.Errorf("start a supervisor in new namespaces: %w", err)
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -188,9 +188,9 @@ func start(b string, lock *os.File) (int, error) {
 			select {
 			case s := <-signals:
 				if tty && (s == unix.SIGINT || s == unix.SIGQUIT) {
-					continue // from the terminal: the stage gets it too
+					continue // from the terminal: the supervisor gets it too
 				}
-				_ = stage.Process.Signal(s) // it may have ended
+				_ = supervisor.Process.Signal(s) // it may have ended
 			case <-done:
 				return
 			}
@@ -200,11 +200,11 @@ func start(b string, lock *os.File) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	werr := stage.Wait()
+	werr := supervisor.Wait()
 	if len(failure) > 0 {
 		var e image.Error
 		if err := json.Unmarshal(failure, &e); err != nil {
-			return 0, fmt.Errorf("stage: %s", failure)
+			return 0, fmt.Errorf("supervisor: %s", failure)
 		}
 		return 0, &e
 	}
@@ -212,11 +212,11 @@ func start(b string, lock *os.File) (int, error) {
 	if werr != nil && !errors.As(werr, &exit) {
 		return 0, werr
 	}
-	state, ok := stage.ProcessState.Sys().(syscall.WaitStatus)
+	state, ok := supervisor.ProcessState.Sys().(syscall.WaitStatus)
 	if ok && state.Signaled() {
 		return 128 + int(state.Signal()), nil
 	}
-	return stage.ProcessState.ExitCode(), nil
+	return supervisor.ProcessState.ExitCode(), nil
 }
 
 // forwarded lists the signals that premix passes on to a command.

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waiting are the process ids of the stages of a Starter that wait for a task.
+// waiting are the process ids of the supervisors of a Starter that wait for a task.
 func (b *bench) waiting() []int {
-	s := &b.starter.stages
+	s := &b.starter.supervisors
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var pids []int
@@ -27,9 +27,9 @@ func (b *bench) waiting() []int {
 	return pids
 }
 
-// stageState describes what a stage that waits must not keep of its last task: its
+// supervisorState describes what a supervisor that waits must not keep of its last task: its
 // cgroups, its mounts, its directory, its children and its descriptors.
-func stageState(t *testing.T, pid int) string {
+func supervisorState(t *testing.T, pid int) string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	link := func(name string) string {
@@ -51,14 +51,14 @@ func stageState(t *testing.T, pid int) string {
 		read(t, dir+"cgroup"), link("ns/mnt"), link("root"), link("cwd"), len(pids), len(fds), read(t, dir+"limits"))
 }
 
-// TestStageAgain has one stage serve tasks of both kinds, one after another, and
-// looks at the stage in between.
-func TestStageAgain(t *testing.T) {
+// TestSupervisorAgain has one supervisor serve tasks of both kinds, one after another, and
+// looks at the supervisor in between.
+func TestSupervisorAgain(t *testing.T) {
 	cgroups := cgroupsHere(t)
 	b := newBench(t, newSpec("-m", "2", "input"), Hot)
 	b.mustPrepare("sum\n")
 	want := b.run("sum\nids\n").out
-	var stage int
+	var supervisor int
 	var state string
 	for i := range 6 {
 		dir := b.task()
@@ -71,19 +71,19 @@ func TestStageAgain(t *testing.T) {
 		}
 		pids := b.waiting()
 		if len(pids) != 1 {
-			t.Fatalf("after task %d %d stages wait", i, len(pids))
+			t.Fatalf("after task %d %d supervisors wait", i, len(pids))
 		}
-		now := stageState(t, pids[0])
+		now := supervisorState(t, pids[0])
 		switch {
 		case i == 0:
-			stage, state = pids[0], now
+			supervisor, state = pids[0], now
 			if own, err := os.Readlink("/proc/self/ns/mnt"); err != nil || !strings.Contains(now, own) {
-				t.Errorf("the stage is not in the mount namespace %s of premix, %v: %s", own, err, now)
+				t.Errorf("the supervisor is not in the mount namespace %s of premix, %v: %s", own, err, now)
 			}
-		case pids[0] != stage:
-			t.Errorf("task %d had another stage", i)
+		case pids[0] != supervisor:
+			t.Errorf("task %d had another supervisor", i)
 		case now != state:
-			t.Errorf("after task %d the stage has\n%s, and before\n%s", i, now, state)
+			t.Errorf("after task %d the supervisor has\n%s, and before\n%s", i, now, state)
 		}
 		for _, dir := range cgroups {
 			if left := read(t, filepath.Join(dir, processFile)); left != "" {
@@ -92,23 +92,23 @@ func TestStageAgain(t *testing.T) {
 		}
 	}
 	b.starter.Close()
-	eventually(t, "the stage ends", func() bool { return unix.Kill(stage, 0) == unix.ESRCH })
+	eventually(t, "the supervisor ends", func() bool { return unix.Kill(supervisor, 0) == unix.ESRCH })
 }
 
-// TestStageKilledBetweenTasks kills a stage that waits for a task. The next task
+// TestSupervisorKilledBetweenTasks kills a supervisor that waits for a task. The next task
 // has another one.
-func TestStageKilledBetweenTasks(t *testing.T) {
+func TestSupervisorKilledBetweenTasks(t *testing.T) {
 	for _, kind := range kinds {
 		b := newBench(t, newSpec("-m", "2", "input"), kind)
 		b.mustPrepare("sum\n")
 		want := b.run("sum\n").out
 		killed := b.waiting()
 		if len(killed) != 1 {
-			t.Fatalf("%d stages wait", len(killed))
+			t.Fatalf("%d supervisors wait", len(killed))
 		}
-		b.starter.stages.mu.Lock()
-		done := b.starter.stages.idle[0].done
-		b.starter.stages.mu.Unlock()
+		b.starter.supervisors.mu.Lock()
+		done := b.starter.supervisors.idle[0].done
+		b.starter.supervisors.mu.Unlock()
 		if err := unix.Kill(killed[0], unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -117,20 +117,20 @@ func TestStageKilledBetweenTasks(t *testing.T) {
 			t.Errorf("%s start gave %q, want %q", r.proc.Kind, r.out, want)
 		}
 		if pids := b.waiting(); len(pids) != 1 || pids[0] == killed[0] {
-			t.Errorf("stages %v wait, and %v was killed", pids, killed)
+			t.Errorf("supervisors %v wait, and %v was killed", pids, killed)
 		}
 	}
 }
 
-// TestSignalTooLate signals a task that has ended, whose stage has another one.
+// TestSignalTooLate signals a task that has ended, whose supervisor has another one.
 func TestSignalTooLate(t *testing.T) {
 	b := newBench(t, newSpec("-m", "2", "input"), Hot)
 	b.mustPrepare("sum\n")
 	first, dir := b.start("sum\n")
 	b.finish(first, dir)
 	second, dir := b.start("say up\nhang\n")
-	if first.stage.stageProcess != second.stage.stageProcess {
-		t.Fatal("the second task has another stage")
+	if first.supervisor.supervisorProcess != second.supervisor.supervisorProcess {
+		t.Fatal("the second task has another supervisor")
 	}
 	if err := first.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestManyStarts(t *testing.T) {
 		}
 	}
 	if pids := b.waiting(); len(pids) != 1 {
-		t.Errorf("%d stages wait after tasks in a row", len(pids))
+		t.Errorf("%d supervisors wait after tasks in a row", len(pids))
 	}
 	var all sync.WaitGroup
 	for range atOnce {
@@ -188,10 +188,10 @@ func TestManyStarts(t *testing.T) {
 // nothingRemains ends the Starter and looks for processes, mounts, and files of tasks.
 func (b *bench) nothingRemains(mark, before string) {
 	b.t.Helper()
-	stages := b.waiting()
+	supervisors := b.waiting()
 	b.starter.Close()
-	for _, pid := range stages {
-		eventually(b.t, "the stages end", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
+	for _, pid := range supervisors {
+		eventually(b.t, "the supervisors end", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
 	}
 	eventually(b.t, "no process is left", func() bool { return len(processesWith(b.t, mark)) == 0 })
 	if after := mounts(b.t, b.dir); after != before {
@@ -214,7 +214,7 @@ func (b *bench) nothingRemains(mark, before string) {
 	}
 }
 
-// TestKilledParts kills stages and tools at random moments of tasks that run side
+// TestKilledParts kills supervisors and tools at random moments of tasks that run side
 // by side. A task gives the right output or is reported as ended, and nothing is left.
 func TestKilledParts(t *testing.T) {
 	tasks := 60
@@ -284,7 +284,7 @@ func TestKilledParts(t *testing.T) {
 func (b *bench) tryTask(dir, in, want string) (ok bool, err error) {
 	p, err := b.starter.Start(b.t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": in}})
 	if err != nil {
-		return false, nil // its stage was killed twice
+		return false, nil // its supervisor was killed twice
 	}
 	exit, err := p.Wait()
 	if err != nil || !exit.OK() {

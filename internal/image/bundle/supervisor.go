@@ -16,13 +16,13 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// Descriptors of a stage.
+// Descriptors of a supervisor.
 const (
 	reportFD = 3 // for an error, as JSON
 	lockFD   = 4
 )
 
-// Main is the main function of a stage, which is PID 1 of its namespace. It returns the
+// Main is the main function of a supervisor, which is PID 1 of its namespace. It returns the
 // exit status, which is the command's.
 func Main(b string) int {
 	unix.CloseOnExec(reportFD)

@@ -20,25 +20,25 @@ import (
 	"premix/internal/kit/mountinfo"
 )
 
-// stageMain is the state of a stage process from one turn to the next. Everything
+// supervisorMain is the state of a supervisor process from one turn to the next. Everything
 // runs on its main goroutine, which is locked to its thread: ptrace, PDEATHSIG and
 // mount namespaces are bound to the thread that used them.
-type stageMain struct {
+type supervisorMain struct {
 	link     *link
 	requests chan request // closed when premix has ended
 	gone     atomic.Bool  // premix has ended
 	loading  atomic.Int32 // process id of the template's tool, before it is held
 	chld     chan os.Signal
-	root     *mountRoot // of the stage; nil: it has never left its mount namespace
+	root     *mountRoot // of the supervisor; nil: it has never left its mount namespace
 	images   imageCache
 }
 
-// stage is one turn of a stage process: one task or one template.
-type stage struct {
-	*stageMain
+// supervisor is one turn of a supervisor process: one task or one template.
+type supervisor struct {
+	*supervisorMain
 	turn     int
-	cfg      stageConfig
-	worn     bool // the stage cannot have another turn
+	cfg      supervisorConfig
+	worn     bool // the supervisor cannot have another turn
 	task     int  // process id of the task's tool; 0: none runs
 	template *tracer.Proc
 	held     []*tracer.Proc // the template and its other processes
@@ -54,17 +54,17 @@ type stage struct {
 	container *bundle.Container // nil: the tool runs directly on the machine
 }
 
-// StageMain is main for a stage and returns its exit status.
-func StageMain() int {
+// SupervisorMain is main for a supervisor and returns its exit status.
+func SupervisorMain() int {
 	runtime.LockOSThread()
-	m := &stageMain{
-		link:     newLink(os.NewFile(stageSocket, "stage")),
+	m := &supervisorMain{
+		link:     newLink(os.NewFile(supervisorSocket, "supervisor")),
 		requests: make(chan request),
 		chld:     make(chan os.Signal, 1),
 	}
 	// The tool must not inherit descriptors that premix itself inherited, such as
 	// a terminal or a pipe of make: they could not be restored.
-	if err := unix.CloseRange(stageSocket, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(supervisorSocket, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 2
 	}
 	signal.Notify(m.chld, unix.SIGCHLD)
@@ -79,7 +79,7 @@ func StageMain() int {
 		if r.Op != opBegin {
 			continue // it came too late
 		}
-		s := &stage{stageMain: m, turn: r.Turn, cfg: *r.Config, stdout: -1}
+		s := &supervisor{supervisorMain: m, turn: r.Turn, cfg: *r.Config, stdout: -1}
 		err := s.run()
 		s.removeCounters()
 		if err != nil {
@@ -99,7 +99,7 @@ func StageMain() int {
 }
 
 // receive hands requests on until premix ends.
-func (m *stageMain) receive() {
+func (m *supervisorMain) receive() {
 	defer close(m.requests)
 	for {
 		var r request
@@ -116,7 +116,7 @@ func (m *stageMain) receive() {
 }
 
 // run serves one turn.
-func (s *stage) run() error {
+func (s *supervisor) run() error {
 	if s.cfg.Namespaces {
 		if err := s.enterNamespaces(); err != nil {
 			return err
@@ -164,21 +164,21 @@ func (s *stage) run() error {
 	}
 }
 
-// reusable leaves the namespaces of the turn, and reports whether the stage can have
+// reusable leaves the namespaces of the turn, and reports whether the supervisor can have
 // another turn.
-func (s *stage) reusable() bool {
+func (s *supervisor) reusable() bool {
 	if s.pager != nil {
 		s.pager.stop()
 	}
 	return s.cfg.Container == nil && !s.worn && s.leaveNamespaces() == nil
 }
 
-// endWithin is the time that a stage has to end by itself after premix has ended. Its
+// endWithin is the time that a supervisor has to end by itself after premix has ended. Its
 // main thread may sleep in the kernel: in the open of a FIFO without a reader, or in the
 // wait for a tool that sleeps there.
 const endWithin = 2 * time.Second
 
-// endAll kills all processes that descend from the stage, and ends it.
+// endAll kills all processes that descend from the supervisor, and ends it.
 func endAll() {
 	for range 10 { // again, for processes that were forked in between
 		pids, err := tree(os.Getpid())
@@ -193,7 +193,7 @@ func endAll() {
 	os.Exit(1)
 }
 
-func (s *stage) serve(r request) {
+func (s *supervisor) serve(r request) {
 	var err error
 	switch r.Op {
 	case opCompare:
@@ -227,10 +227,10 @@ func signalTask(pid int, sig syscall.Signal) {
 	}
 }
 
-// killAll ends all processes that descend from the stage. As PID 1 of a namespace
+// killAll ends all processes that descend from the supervisor. As PID 1 of a namespace
 // its own end does that. Elsewhere it is a subreaper, so that also processes
 // whose parents have ended are found below it.
-func (s *stage) killAll() {
+func (s *supervisor) killAll() {
 	if s.cfg.Container != nil {
 		return
 	}
@@ -253,14 +253,14 @@ func (s *stage) killAll() {
 }
 
 // workDir returns the task's directory as the tool sees it.
-func (s *stage) workDir() string {
+func (s *supervisor) workDir() string {
 	if s.cfg.Namespaces {
 		return FixedDir
 	}
 	return s.cfg.Task.Dir
 }
 
-// mountRoot is the mount namespace in which a stage begins, and its root directory
+// mountRoot is the mount namespace in which a supervisor begins, and its root directory
 // there, which in a chroot is not the namespace's.
 type mountRoot struct{ namespace, root int }
 
@@ -290,9 +290,9 @@ func (r *mountRoot) enter() error {
 	return nil
 }
 
-// unshareMounts moves the stage's thread, and the processes that it will start, to a new
+// unshareMounts moves the supervisor's thread, and the processes that it will start, to a new
 // mount namespace with a copy of the present mounts.
-func (s *stage) unshareMounts() error {
+func (s *supervisor) unshareMounts() error {
 	if s.root == nil {
 		root, err := newMountRoot()
 		if err != nil {
@@ -307,16 +307,16 @@ func (s *stage) unshareMounts() error {
 }
 
 // leaveNamespaces leaves the mount namespace of a turn, which ends the turn's mounts.
-func (s *stage) leaveNamespaces() error {
+func (s *supervisor) leaveNamespaces() error {
 	if !s.cfg.Namespaces {
 		return nil
 	}
 	return s.root.enter()
 }
 
-// enterNamespaces arranges the mounts of a turn. With a container the stage was
+// enterNamespaces arranges the mounts of a turn. With a container the supervisor was
 // cloned into its own namespaces.
-func (s *stage) enterNamespaces() error {
+func (s *supervisor) enterNamespaces() error {
 	if s.cfg.Container == nil {
 		if err := s.unshareMounts(); err != nil {
 			return err
@@ -352,7 +352,7 @@ const hideOptions = "size=4k,mode=0555"
 
 // exec starts the tool in its directory, in the task's cgroups. A template's tool
 // is looked at before its first instruction.
-func (s *stage) exec() (int, error) {
+func (s *supervisor) exec() (int, error) {
 	if s.container != nil {
 		return s.execInContainer()
 	}
@@ -422,7 +422,7 @@ func closeAll(files []*os.File) {
 }
 
 // begin lets a tool that is held at its first instruction run under watch.
-func (s *stage) begin(p *tracer.Proc) error {
+func (s *supervisor) begin(p *tracer.Proc) error {
 	err := s.watched(p)
 	if err == nil {
 		s.base, err = frozen.ReadBase(p.Pid)
@@ -436,7 +436,7 @@ func (s *stage) begin(p *tracer.Proc) error {
 	return err
 }
 
-func (s *stage) cold() error {
+func (s *supervisor) cold() error {
 	pid, err := s.exec()
 	if err != nil {
 		return err
@@ -447,7 +447,7 @@ func (s *stage) cold() error {
 }
 
 // hot starts the tool from a snapshot.
-func (s *stage) hot() error {
+func (s *supervisor) hot() error {
 	im, err := s.images.read(s.cfg.Image)
 	if err != nil {
 		return err
@@ -495,7 +495,7 @@ func (s *stage) hot() error {
 	return s.link.send(event{Kind: evStarted, Pid: p.Pid})
 }
 
-// imageCache keeps the last image that a stage has read.
+// imageCache keeps the last image that a supervisor has read.
 type imageCache struct {
 	stamp Stamp
 	image *frozen.Image
@@ -520,7 +520,7 @@ func (c *imageCache) read(path string) (*frozen.Image, error) {
 // spawn executes the program of a frozen process in the task's cgroups, and holds
 // it at its first instruction. It returns the personality that the process must be
 // given, or nil if the personality stays.
-func (s *stage) spawn(im *frozen.Image, pages *os.File) (*tracer.Proc, *uint64, error) {
+func (s *supervisor) spawn(im *frozen.Image, pages *os.File) (*tracer.Proc, *uint64, error) {
 	if s.container != nil {
 		p, err := s.spawnInContainer(im, pages)
 		return p, nil, err
@@ -535,7 +535,7 @@ func (s *stage) spawn(im *frozen.Image, pages *os.File) (*tracer.Proc, *uint64, 
 }
 
 // reap collects every child that has ended, and reports the task's tool.
-func (s *stage) reap() {
+func (s *supervisor) reap() {
 	for {
 		var st unix.WaitStatus
 		var ru unix.Rusage
@@ -589,7 +589,7 @@ func (s *stage) reap() {
 	}
 }
 
-// joinCgroups moves the stage's main thread into the task's cgroups, so that its next
+// joinCgroups moves the supervisor's main thread into the task's cgroups, so that its next
 // child process starts there. It returns the function that moves the thread back.
 func joinCgroups(dirs []string) (leave func() error, err error) {
 	if len(dirs) == 0 {
@@ -614,9 +614,9 @@ func joinCgroups(dirs []string) (leave func() error, err error) {
 	return leave, nil
 }
 
-// leaves brings the stage back out of a task's cgroups. A stage that cannot leave
+// leaves brings the supervisor back out of a task's cgroups. A supervisor that cannot leave
 // them has no other task.
-func (s *stage) leaves(leave func() error) {
+func (s *supervisor) leaves(leave func() error) {
 	if leave() != nil {
 		s.worn = true
 	}

@@ -16,21 +16,21 @@ import (
 	"premix/internal/image/bundle"
 )
 
-// A stage serves one task or template after another, since starting a stage takes longer
-// than starting a tool hot. Between two tasks a stage has no children and no mounts of
-// its own, and is in premix's cgroup, so that each task begins as in a new stage.
-// There are two exceptions: a stage that makes a container ends with it, since it is
-// PID 1 of the container's namespace, and a stage in which something failed ends too.
+// A supervisor serves one task or template after another, since starting a supervisor takes longer
+// than starting a tool hot. Between two tasks a supervisor has no children and no mounts of
+// its own, and is in premix's cgroup, so that each task begins as in a new supervisor.
+// There are two exceptions: a supervisor that makes a container ends with it, since it is
+// PID 1 of the container's namespace, and a supervisor in which something failed ends too.
 
-// stages are the stages of a Starter that wait for a task.
-type stages struct {
+// supervisors are the supervisors of a Starter that wait for a task.
+type supervisors struct {
 	mu     sync.Mutex // guards the fields below
-	idle   []*stageProcess
+	idle   []*supervisorProcess
 	closed bool
 }
 
-// take returns a stage that waits, or nil.
-func (s *stages) take() *stageProcess {
+// take returns a supervisor that waits, or nil.
+func (s *supervisors) take() *supervisorProcess {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.idle) > 0 {
@@ -46,11 +46,11 @@ func (s *stages) take() *stageProcess {
 	return nil
 }
 
-// warm starts stages that have read the image of a snapshot, for the first n tasks.
-func (s *stages) warm(n int, image string) {
+// warm starts supervisors that have read the image of a snapshot, for the first n tasks.
+func (s *supervisors) warm(n int, image string) {
 	for range n {
 		go func() {
-			p, err := spawnStage(nil)
+			p, err := spawnSupervisor(nil)
 			if err != nil {
 				return // the task starts its own, and reports the error
 			}
@@ -63,8 +63,8 @@ func (s *stages) warm(n int, image string) {
 	}
 }
 
-// put keeps an idle stage for the next task. It ends the stage if stages is closed.
-func (s *stages) put(p *stageProcess) {
+// put keeps an idle supervisor for the next task. It ends the supervisor if supervisors is closed.
+func (s *supervisors) put(p *supervisorProcess) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -74,8 +74,8 @@ func (s *stages) put(p *stageProcess) {
 	s.idle = append(s.idle, p)
 }
 
-// close ends the stages that wait.
-func (s *stages) close() {
+// close ends the supervisors that wait.
+func (s *supervisors) close() {
 	s.mu.Lock()
 	idle := s.idle
 	s.idle, s.closed = nil, true
@@ -88,8 +88,8 @@ func (s *stages) close() {
 	}
 }
 
-// stageProcess is a stage, as premix has it.
-type stageProcess struct {
+// supervisorProcess is a supervisor, as premix has it.
+type supervisorProcess struct {
 	cmd  *exec.Cmd
 	link *link
 	room *bundle.Bundle // of its container; nil without a container
@@ -97,25 +97,25 @@ type stageProcess struct {
 
 	mu   sync.Mutex // guards the fields below
 	turn int
-	now  *stageHandle // nil: it waits for a task
+	now  *supervisorHandle // nil: it waits for a task
 	dead bool
 }
 
-// stageHandle is one task or template of a stage.
-type stageHandle struct {
-	*stageProcess
+// supervisorHandle is one task or template of a supervisor.
+type supervisorHandle struct {
+	*supervisorProcess
 	dir   string // of its task or template
 	turn  int
 	held  templateInfo
 	looks []look // of the template's tool
 
 	ready chan event    // first event of the role
-	over  chan struct{} // closed when the stage waits for its next task, or has ended
+	over  chan struct{} // closed when the supervisor waits for its next task, or has ended
 
-	next    int                // guarded, like the fields below, by stageProcess.mu
+	next    int                // guarded, like the fields below, by supervisorProcess.mu
 	replies map[int]chan event // outcome of a request
 	exit    chan event         // gets the end of the task
-	ended   *event             // the end of the task, or of the stage, if it came before deliver
+	ended   *event             // the end of the task, or of the supervisor, if it came before deliver
 	dead    *event
 }
 
@@ -132,21 +132,21 @@ var spawner = sync.OnceValue(func() chan func() {
 	return jobs
 })
 
-// openStage gives a task to a stage. If the stage makes a container, it gets a new bundle.
-func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
+// openSupervisor gives a task to a supervisor. If the supervisor makes a container, it gets a new bundle.
+func (s *Starter) openSupervisor(cfg supervisorConfig) (*supervisorHandle, error) {
 	if cfg.Namespaces {
 		if err := os.MkdirAll(FixedDir, 0o755); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Container == nil {
-		if p := s.stages.take(); p != nil {
+		if p := s.supervisors.take(); p != nil {
 			if h, err := p.begin(cfg); err == nil {
 				return h, nil
 			}
 			p.end() // it was killed; nothing of the task has begun
 		}
-		p, err := spawnStage(nil)
+		p, err := spawnSupervisor(nil)
 		if err != nil {
 			return nil, err
 		}
@@ -156,33 +156,33 @@ func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := spawnStage(room)
+	p, err := spawnSupervisor(room)
 	if err != nil {
 		return nil, errors.Join(err, room.Close())
 	}
 	return p.begin(cfg)
 }
 
-// spawnStage starts a stage, which waits for a task. With a bundle it makes a
+// spawnSupervisor starts a supervisor, which waits for a task. With a bundle it makes a
 // container for one task.
-func spawnStage(room *bundle.Bundle) (*stageProcess, error) {
+func spawnSupervisor(room *bundle.Bundle) (*supervisorProcess, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
 	}
-	if err := unix.SetNonblock(pair[0], true); err != nil { // read through the poller, not by a thread a stage
+	if err := unix.SetNonblock(pair[0], true); err != nil { // read through the poller, not by a thread a supervisor
 		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "stage"), os.NewFile(uintptr(pair[1]), "premix")
+	ours, theirs := os.NewFile(uintptr(pair[0]), "supervisor"), os.NewFile(uintptr(pair[1]), "premix")
 	defer theirs.Close()
-	cmd := exec.Command("/proc/self/exe", StageArg)
+	cmd := exec.Command("/proc/self/exe", SupervisorArg)
 	cmd.Args[0] = "premix"
-	cmd.ExtraFiles = []*os.File{theirs} // descriptor 3, stageSocket
+	cmd.ExtraFiles = []*os.File{theirs} // descriptor 3, supervisorSocket
 	cmd.Stderr = os.Stderr
-	cmd.Env = stageEnv()
+	cmd.Env = supervisorEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if room != nil {
-		// With PID 1 the kernel ends the whole namespace. Without one the stage has
+		// With PID 1 the kernel ends the whole namespace. Without one the supervisor has
 		// to outlive premix for as long as it takes to end its processes.
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
@@ -193,13 +193,13 @@ func spawnStage(room *bundle.Bundle) (*stageProcess, error) {
 		ours.Close()
 		return nil, fmt.Errorf("start a supervisor: %w", err)
 	}
-	p := &stageProcess{room: room, cmd: cmd, link: newLink(ours), done: make(chan struct{})}
+	p := &supervisorProcess{room: room, cmd: cmd, link: newLink(ours), done: make(chan struct{})}
 	go p.listen()
 	return p, nil
 }
 
-// stageEnv returns the environment of stages, not of tools. One thread suffices.
-func stageEnv() []string {
+// supervisorEnv returns the environment of supervisors, not of tools. One thread suffices.
+func supervisorEnv() []string {
 	env := []string{"GOMAXPROCS=1", "GOGC=400"}
 	for _, key := range []string{"PATH", "GOCOVERDIR"} {
 		if v, ok := os.LookupEnv(key); ok {
@@ -209,10 +209,10 @@ func stageEnv() []string {
 	return env
 }
 
-// begin gives a task to a stage that waits for one.
-func (p *stageProcess) begin(cfg stageConfig) (*stageHandle, error) {
-	h := &stageHandle{
-		stageProcess: p, dir: cfg.Task.Dir, ready: make(chan event, 1), over: make(chan struct{}), replies: map[int]chan event{},
+// begin gives a task to a supervisor that waits for one.
+func (p *supervisorProcess) begin(cfg supervisorConfig) (*supervisorHandle, error) {
+	h := &supervisorHandle{
+		supervisorProcess: p, dir: cfg.Task.Dir, ready: make(chan event, 1), over: make(chan struct{}), replies: map[int]chan event{},
 	}
 	p.mu.Lock()
 	dead := p.dead
@@ -232,8 +232,8 @@ func (p *stageProcess) begin(cfg stageConfig) (*stageHandle, error) {
 	return h, nil
 }
 
-// listen hands events on until the stage ends, and then its end to all who wait.
-func (p *stageProcess) listen() {
+// listen hands events on until the supervisor ends, and then its end to all who wait.
+func (p *supervisorProcess) listen() {
 	for {
 		var e event
 		if err := p.link.receive(&e); err != nil {
@@ -241,7 +241,7 @@ func (p *stageProcess) listen() {
 		}
 		p.mu.Lock()
 		switch h := p.now; {
-		case h == nil: // nothing is expected of a stage that waits
+		case h == nil: // nothing is expected of a supervisor that waits
 		case e.Kind == evIdle:
 			p.now = nil
 			close(h.over)
@@ -270,29 +270,29 @@ func (p *stageProcess) listen() {
 	}
 }
 
-// finish asks the stage to end, with the processes that it started.
-func (p *stageProcess) finish() {
+// finish asks the supervisor to end, with the processes that it started.
+func (p *supervisorProcess) finish() {
 	if raw, err := p.link.f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_WR) })
 	}
 }
 
-// end ends the stage and the processes that it started, and waits for its end.
-func (p *stageProcess) end() {
+// end ends the supervisor and the processes that it started, and waits for its end.
+func (p *supervisorProcess) end() {
 	p.finish()
 	select {
 	case <-p.done:
-	case <-time.After(stageEndWithin): // without namespaces, processes that it started may stay
+	case <-time.After(supervisorEndWithin): // without namespaces, processes that it started may stay
 		p.cmd.Process.Kill()
 		<-p.done
 	}
 }
 
-// stageEndWithin is the time that a stage has to end the processes that it started.
-const stageEndWithin = 20 * time.Second
+// supervisorEndWithin is the time that a supervisor has to end the processes that it started.
+const supervisorEndWithin = 20 * time.Second
 
 // handle notes an event. The caller holds h.mu.
-func (h *stageHandle) handle(e event) {
+func (h *supervisorHandle) handle(e event) {
 	switch {
 	case e.Kind == evExited:
 		h.end(e)
@@ -309,8 +309,8 @@ func (h *stageHandle) handle(e event) {
 	}
 }
 
-// lost sends the end of the stage to all waiting callers. The caller holds h.mu.
-func (h *stageHandle) lost(gone event) {
+// lost sends the end of the supervisor to all waiting callers. The caller holds h.mu.
+func (h *supervisorHandle) lost(gone event) {
 	h.dead = &gone
 	for id, c := range h.replies {
 		c <- gone
@@ -324,7 +324,7 @@ func (h *stageHandle) lost(gone event) {
 }
 
 // end keeps the first end of the task and delivers it. The caller holds h.mu.
-func (h *stageHandle) end(e event) {
+func (h *supervisorHandle) end(e event) {
 	if h.ended != nil {
 		return
 	}
@@ -334,18 +334,18 @@ func (h *stageHandle) end(e event) {
 	}
 }
 
-// refusal is a *frozen.Refused that came from a stage.
+// refusal is a *frozen.Refused that came from a supervisor.
 type refusal struct{ text string }
 
 func (e *refusal) Error() string { return e.text }
 
-// endedEarly is a *toolEnded that came from a stage.
+// endedEarly is a *toolEnded that came from a supervisor.
 type endedEarly struct{ text string }
 
 func (e *endedEarly) Error() string { return e.text }
 
-// await waits for the first event of the stage's role, which must be kind.
-func (h *stageHandle) await(ctx context.Context, kind eventKind) error {
+// await waits for the first event of the supervisor's role, which must be kind.
+func (h *supervisorHandle) await(ctx context.Context, kind eventKind) error {
 	select {
 	case e := <-h.ready:
 		if e.Ended {
@@ -362,7 +362,7 @@ func (h *stageHandle) await(ctx context.Context, kind eventKind) error {
 }
 
 // deliver sends the end of the task to c, at once if it has come already.
-func (h *stageHandle) deliver(c chan event) {
+func (h *supervisorHandle) deliver(c chan event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.exit = c
@@ -372,7 +372,7 @@ func (h *stageHandle) deliver(c chan event) {
 }
 
 // ask sends a request and waits for its outcome.
-func (h *stageHandle) ask(ctx context.Context, r request) (event, error) {
+func (h *supervisorHandle) ask(ctx context.Context, r request) (event, error) {
 	reply := make(chan event, 1)
 	h.mu.Lock()
 	if h.dead != nil {
@@ -401,24 +401,24 @@ func (h *stageHandle) ask(ctx context.Context, r request) (event, error) {
 	}
 }
 
-func (h *stageHandle) send(r request) error {
+func (h *supervisorHandle) send(r request) error {
 	r.Turn = h.turn
 	return h.link.send(r)
 }
 
 // close ends the remaining processes of the task or template, and waits for their end.
-// A stage whose task has ended then waits for the next task.
-func (h *stageHandle) close(idle *stages) {
+// A supervisor whose task has ended then waits for the next task.
+func (h *supervisorHandle) close(idle *supervisors) {
 	h.mu.Lock()
 	over := h.ended != nil && h.ended.Kind == evExited
 	h.mu.Unlock()
 	if over {
 		select {
 		case <-h.over:
-			idle.put(h.stageProcess)
+			idle.put(h.supervisorProcess)
 			return
-		case <-time.After(stageEndWithin):
+		case <-time.After(supervisorEndWithin):
 		}
 	}
-	h.stageProcess.end()
+	h.supervisorProcess.end()
 }

@@ -87,7 +87,7 @@ func peerPremix(l *link.Link, path string) {
 
 func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
 	var premix, key string
-	j := choose.Job{Direction: way}
+	j := choose.Copy{Direction: way}
 	use, short, names := "get PEER:PATH DST", "Copy from a peer, by the protocol that is fastest", []string{"PEER:PATH", "DST"}
 	if way == transfer.Put {
 		use, short, names = "put SRC PEER:PATH", "Copy to a peer, by the protocol that is fastest", []string{"SRC", "PEER:PATH"}

@@ -99,7 +99,7 @@ func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys
 
 // transferStream returns the command of premix's own protocol, as link files call it.
 func (a *app) transferStream() *cobra.Command {
-	j := stream.Job{}
+	j := stream.Copy{}
 	var key string
 	cmd := &cobra.Command{
 		Use:   "stream get|put LOCAL REMOTE [--server HOST:PORT --key FILE] [-- COMMAND...]",

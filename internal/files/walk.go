@@ -176,8 +176,8 @@ func (d *dir) drop() {
 	}
 }
 
-// job is a directory to list, or some names of a directory whose attributes are to be read.
-type job struct {
+// listing is a directory to list, or some names of a directory whose attributes are to be read.
+type listing struct {
 	base *dir   // a reference is held
 	rel  string // path beneath base, "" for base itself
 	path string // absolute
@@ -196,7 +196,7 @@ type job struct {
 // tally counts down the unprocessed names of a directory, and then adds the directory's
 // row.
 type tally struct {
-	job     job // without names
+	listing listing // without names
 	pending atomic.Int64
 	entries atomic.Int64
 	whole   bool // it was listed to its end
@@ -211,7 +211,7 @@ type scan struct {
 
 	mu       sync.Mutex
 	idle     sync.Cond
-	stack    []job
+	stack    []listing
 	waiting  int // idle workers
 	done     bool
 	err      error
@@ -284,7 +284,7 @@ func (s *scan) root(given, abs string) error {
 	if err != nil {
 		return &RootError{given, err}
 	}
-	j := job{base: openedDir(fd), path: abs, in: abs, name: "."}
+	j := listing{base: openedDir(fd), path: abs, in: abs, name: "."}
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &j.row); err != nil {
 		j.base.drop()
 		return &RootError{given, err}
@@ -302,8 +302,8 @@ type worker struct {
 	buf   []byte
 	row   unix.Statx_t
 	group *group
-	subs  []job  // directories found in the one being listed
-	own   Counts // counts not yet added to those of the scan
+	subs  []listing // directories found in the one being listed
+	own   Counts    // counts not yet added to those of the scan
 }
 
 func (s *scan) work() {
@@ -341,15 +341,15 @@ func (s *scan) work() {
 	}
 }
 
-// next returns the next job, and waits for one if necessary. It returns false when all
+// next returns the next listing, and waits for one if necessary. It returns false when all
 // workers wait, because the scan is complete.
-func (s *scan) next() (job, bool) {
+func (s *scan) next() (listing, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.done {
 		if n := len(s.stack); n > 0 {
 			j := s.stack[n-1]
-			s.stack[n-1] = job{}
+			s.stack[n-1] = listing{}
 			s.stack = s.stack[:n-1]
 			return j, true
 		}
@@ -365,28 +365,28 @@ func (s *scan) next() (job, bool) {
 		j.base.drop()
 	}
 	s.stack = nil
-	return job{}, false
+	return listing{}, false
 }
 
-// push puts jobs on the stack.
-func (s *scan) push(jobs ...job) {
-	if len(jobs) == 0 {
+// push puts listings on the stack.
+func (s *scan) push(listings ...listing) {
+	if len(listings) == 0 {
 		return
 	}
 	s.mu.Lock()
-	s.stack = append(s.stack, jobs...)
+	s.stack = append(s.stack, listings...)
 	waiting := s.waiting
 	s.mu.Unlock()
 	switch {
 	case waiting == 0:
-	case len(jobs) == 1:
+	case len(listings) == 1:
 		s.idle.Signal()
 	default:
 		s.idle.Broadcast()
 	}
 }
 
-// hungry reports whether workers are idle and no jobs are left for them.
+// hungry reports whether workers are idle and no listings are left for them.
 func (s *scan) hungry() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -394,7 +394,7 @@ func (s *scan) hungry() bool {
 }
 
 // list lists a directory, and adds its entries.
-func (w *worker) list(j *job) error {
+func (w *worker) list(j *listing) error {
 	d, reason := w.open(j)
 	if d == nil {
 		j.base.drop()
@@ -404,9 +404,9 @@ func (w *worker) list(j *job) error {
 		}
 		return w.add(j.in, j.name, &j.row, -1, reason)
 	}
-	t := &tally{job: *j}
+	t := &tally{listing: *j}
 	t.pending.Store(1)
-	here := job{base: d, path: j.path, mount: j.mount, tally: t}
+	here := listing{base: d, path: j.path, mount: j.mount, tally: t}
 	if len(j.rel) < longPath {
 		here.base, here.rel = j.base, j.rel // base and rel of the parent, so that few descriptors are open
 	} else {
@@ -446,14 +446,14 @@ func (w *worker) list(j *job) error {
 
 // listed processes names as getdents64 returns them: struct linux_dirent64 is d_ino (8
 // bytes), d_off (8), d_reclen (2), d_type (1) and d_name, which ends with a 0.
-func (w *worker) listed(here *job, d *dir, b []byte) error {
+func (w *worker) listed(here *listing, d *dir, b []byte) error {
 	entries, given := int64(0), []byte(nil)
 	give := func() {
 		if given == nil {
 			return
 		}
 		here.tally.pending.Add(1)
-		w.push(job{base: d.take(), path: here.path, mount: here.mount, tally: here.tally, names: given})
+		w.push(listing{base: d.take(), path: here.path, mount: here.mount, tally: here.tally, names: given})
 		given = nil
 	}
 	share := len(b) > batchNames*32 && w.hungry()
@@ -486,7 +486,7 @@ func (w *worker) listed(here *job, d *dir, b []byte) error {
 }
 
 // look reads the attributes of names passed on by another worker.
-func (w *worker) look(j *job, names []byte) error {
+func (w *worker) look(j *listing, names []byte) error {
 	for len(names) > 0 {
 		n := int(binary.NativeEndian.Uint16(names))
 		if err := w.entry(j, j.base.fd, names[3:3+n+1], names[2]); err != nil {
@@ -498,7 +498,7 @@ func (w *worker) look(j *job, names []byte) error {
 }
 
 // entry reads the attributes of an entry, whose name ends with a 0.
-func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
+func (w *worker) entry(here *listing, fd int, name []byte, kind byte) error {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
 	_, _, e := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&name[0])), flags, statxMask, uintptr(unsafe.Pointer(&w.row)), 0)
 	name = name[:cstringLen(name)]
@@ -515,7 +515,7 @@ func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
 	if w.row.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return w.addName(here.path, name, &w.row, -1, "")
 	}
-	sub := job{path: join(here.path, name), row: w.row, in: here.path, name: string(name), mount: here.mount}
+	sub := listing{path: join(here.path, name), row: w.row, in: here.path, name: string(name), mount: here.mount}
 	if w.o.OneFS && device(&w.row) != here.mount {
 		return w.add(sub.in, sub.name, &sub.row, -1, "")
 	}
@@ -540,12 +540,12 @@ func (w *worker) settle(t *tally) error {
 	if !t.whole {
 		entries = -1
 	}
-	return w.add(t.job.in, t.job.name, &t.job.row, entries, t.reason)
+	return w.add(t.listing.in, t.listing.name, &t.listing.row, entries, t.reason)
 }
 
-// open opens the directory of a job. If that fails it returns the reason, or "" if the
+// open opens the directory of a listing. If that fails it returns the reason, or "" if the
 // directory is gone or was replaced.
-func (w *worker) open(j *job) (*dir, string) {
+func (w *worker) open(j *listing) (*dir, string) {
 	if j.rel == "" {
 		return j.base.take(), ""
 	}

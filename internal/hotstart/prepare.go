@@ -172,13 +172,13 @@ func (p *preparation) rounds() float64 {
 	if p.opt.Keep {
 		return 0
 	}
-	return float64(p.opt.Tasks) / float64(max(1, p.opt.Jobs))
+	return float64(p.opt.Tasks) / float64(max(1, p.opt.Slots))
 }
 
 // tooFew returns the reason why a snapshot would not save time for any tool, or "".
 func (p *preparation) tooFew() string {
 	if n := p.rounds(); n > 0 && n < worthRounds {
-		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Jobs))
+		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Slots))
 	}
 	return ""
 }
@@ -233,7 +233,7 @@ func (p *preparation) find() *Snapshot {
 		p.looked = true
 		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log))
 		if p.snap != nil && p.spec.Image == nil && p.snap.Whole() {
-			n := max(1, min(p.opt.Jobs, runtime.NumCPU()))
+			n := max(1, min(p.opt.Slots, runtime.NumCPU()))
 			p.supervisors.warm(n, filepath.Join(p.snap.Dir, imageName))
 		}
 	}

@@ -24,7 +24,7 @@ type Options struct {
 	Store string                           // directory of snapshots; empty: DefaultStore()
 	Start Kind                             // Auto, or the only kind that will do
 	Tasks int                              // number of tasks that are going to be started, where known
-	Jobs  int                              // number of tasks that run at once; 0 is one
+	Slots int                              // number of tasks that run at once; 0 is one
 	Keep  bool                             // the snapshot itself is the point, for runs to come
 	Log   func(format string, args ...any) // notices for people, one line each; nil: none
 }
@@ -278,7 +278,7 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 		p.Stdout = os.NewFile(uintptr(fd), StdoutName)
 	}
 	p.watch = watchInputs(s.spec, t)
-	if err := s.launch(ctx, p, kind, t); err != nil {
+	if err := s.begin(ctx, p, kind, t); err != nil {
 		p.watch.stop()
 		if p.Stdout != nil {
 			p.Stdout.Close()
@@ -289,8 +289,8 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 	return p, nil
 }
 
-// launch brings the tool to life by one kind of start.
-func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) error {
+// begin brings the tool to life by one kind of start.
+func (s *Starter) begin(ctx context.Context, p *Process, kind Kind, t Task) error {
 	cfg := s.config(t)
 	cfg.Hide = filepath.Dir(t.Dir)
 	switch kind {

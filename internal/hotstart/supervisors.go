@@ -122,14 +122,14 @@ type supervisorHandle struct {
 // spawner makes child processes from one OS thread that lasts as long as
 // premix: PDEATHSIG fires when the thread that made the child ends.
 var spawner = sync.OnceValue(func() chan func() {
-	jobs := make(chan func())
+	calls := make(chan func())
 	go func() {
 		runtime.LockOSThread()
-		for job := range jobs {
-			job()
+		for call := range calls {
+			call()
 		}
 	}()
-	return jobs
+	return calls
 })
 
 // openSupervisor gives a task to a supervisor. If the supervisor makes a container, it gets a new bundle.

@@ -142,12 +142,12 @@ func join(errs []error) string {
 // New mounts an image with the best backend that works and that the options permit. The
 // error is an [UnavailableError], or an error of the image.
 func New(ctx context.Context, img Image, o Options) (*Mount, error) {
-	type attempt struct {
+	type candidate struct {
 		backend Backend
 		mount   func(context.Context, Image) error
 	}
 	m := &Mount{o: o}
-	var list []attempt
+	var list []candidate
 	var reasons []error
 	if o.Backend != FUSE {
 		switch {
@@ -160,15 +160,15 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 			case o.Record:
 				reasons = append(reasons, errors.New("file: what is touched is recorded"))
 			case o.File != "":
-				list = append(list, attempt{File, m.mountFile})
+				list = append(list, candidate{File, m.mountFile})
 			case o.NoFile != "":
 				reasons = append(reasons, fmt.Errorf("file: %s", o.NoFile))
 			}
-			list = append(list, attempt{EROFS, m.mountErofs})
+			list = append(list, candidate{EROFS, m.mountErofs})
 		}
 	}
 	if o.Backend != EROFS {
-		list = append(list, attempt{FUSE, m.mountTree})
+		list = append(list, candidate{FUSE, m.mountTree})
 	}
 	for _, a := range list {
 		err := a.mount(ctx, img)

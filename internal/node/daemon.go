@@ -69,7 +69,7 @@ type mount struct {
 	src   *source
 
 	wanted bool               // it was requested, and is not only a premount: see premounts
-	done   chan struct{}      // closed when the first attempt has ended
+	done   chan struct{}      // closed when the first try has ended
 	shown  chan struct{}      // closed when base is set for the first time
 	ctx    context.Context    // of its background work
 	cancel context.CancelFunc // ends it

@@ -64,7 +64,7 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 	}
 	_, err = f.WriteString(key.Secret() + "\n")
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		os.Remove(file) // a partial key is useless, and would block the next attempt
+		os.Remove(file) // a partial key is useless, and would block the next command
 	}
 	return err
 }

@@ -448,14 +448,14 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 // inOrder computes n values in parallel and uses them one by one in order. At most
 // window computed values wait for their use.
 func inOrder[T any](ctx context.Context, n, workers, window int, compute func(context.Context, int) (T, error), use func(int, T) error) error {
-	type job struct {
+	type piece struct {
 		i   int
 		out chan T
 	}
-	jobs, queue := make(chan job), make(chan chan T, window)
+	pieces, queue := make(chan piece), make(chan chan T, window)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		defer close(jobs)
+		defer close(pieces)
 		defer close(queue)
 		for i := range n {
 			out := make(chan T, 1)
@@ -465,7 +465,7 @@ func inOrder[T any](ctx context.Context, n, workers, window int, compute func(co
 				return context.Cause(ctx)
 			}
 			select {
-			case jobs <- job{i, out}:
+			case pieces <- piece{i, out}:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -474,7 +474,7 @@ func inOrder[T any](ctx context.Context, n, workers, window int, compute func(co
 	})
 	for range workers {
 		g.Go(func() error {
-			for j := range jobs {
+			for j := range pieces {
 				v, err := compute(ctx, j.i)
 				if err != nil {
 					return err

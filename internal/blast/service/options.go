@@ -23,7 +23,7 @@ var (
 	word     = regex.Lazy(`^[A-Za-z0-9_-]+$`)
 	truth    = regex.Lazy(`^(true|false)$`)
 	masking  = regex.Lazy(`^(yes|no|[0-9.]+ [0-9.]+ [0-9.]+)$`)
-	extent   = regex.Lazy(`^[0-9]{1,12}-[0-9]{1,12}$`)
+	interval = regex.Lazy(`^[0-9]{1,12}-[0-9]{1,12}$`)
 	taxonomy = regex.Lazy(`^[0-9]+(,[0-9]+)*$`)
 )
 
@@ -39,7 +39,7 @@ var allowed = map[string]func() *regexp.Regexp{
 	"seg": masking, "dust": masking, "soft_masking": truth, "lcase_masking": flag,
 	"perc_identity": number, "qcov_hsp_perc": number, "max_hsps": whole, "max_target_seqs": whole,
 	"culling_limit": whole, "best_hit_overhang": number, "best_hit_score_edge": number, "subject_besthit": flag,
-	"query_loc": extent, "query_gencode": whole, "db_gencode": whole, "taxids": taxonomy, "negative_taxids": taxonomy,
+	"query_loc": interval, "query_gencode": whole, "db_gencode": whole, "taxids": taxonomy, "negative_taxids": taxonomy,
 	"db_soft_mask": word, "db_hard_mask": word, "searchsp": whole, "dbsize": whole, "window_size": whole,
 	"xdrop_ungap": number, "xdrop_gap": number, "xdrop_gap_final": number, "ungapped": flag, "use_sw_tback": flag,
 	"template_type": word, "template_length": whole, "no_greedy": flag, "min_raw_gapped_score": whole, "off_diagonal_range": whole,

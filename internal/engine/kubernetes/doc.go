@@ -7,7 +7,7 @@
 //     engine job, so that a wave is one request however many engine jobs it has.
 //   - index: the place of an engine job in its wave. The id of an engine job is
 //     NAMESPACE/JOB/INDEX.
-//   - pod: one attempt at an index. A pod runs one container with premix, the worker.
+//   - pod: one execution of an index. A pod runs one container with premix, the worker.
 //   - volume: a claim or a directory of the nodes that is mounted into every pod at the
 //     path that it has on the machine of the dispatcher. The task directory, the data and the
 //     files that tasks write are in volumes.

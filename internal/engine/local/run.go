@@ -194,7 +194,7 @@ func (h *hot) prepare(ctx context.Context) error {
 			Store: h.opts.Store,
 			Start: h.opts.Start,
 			Tasks: h.before[queue.Waiting],
-			Jobs:  h.slots,
+			Slots: h.slots,
 			Log:   h.progress.note,
 		})
 		if err != nil {

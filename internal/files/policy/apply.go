@@ -110,7 +110,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if !h.matches(r, t.Path, t.Begun) {
 		return nil, &JournalError{j.dir, "belongs to other rules or another scan", "finish it with the same rules and scan, or name another one: --journal DIR", nil}
 	}
-	x := &executor{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, begun: begun,
+	x := &runner{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, begun: begun,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}
 	defer x.tops.close()
 	for _, p := range r.Pools {
@@ -130,8 +130,8 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	return &x.rep, nil
 }
 
-// executor does the actions of a plan.
-type executor struct {
+// runner does the actions of a plan.
+type runner struct {
 	j     *journal
 	h     planHeader
 	o     ApplyOptions
@@ -152,7 +152,7 @@ const (
 	batchBytes   = 1 << 30
 )
 
-func (x *executor) run(ctx context.Context, next func() (*Action, error)) error {
+func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 	x.ended, x.pending = make(map[int64]bool), make(map[int64]*Event)
 	over := false
 	err := x.j.events(func(e *Event) {
@@ -210,7 +210,7 @@ func (x *executor) run(ctx context.Context, next func() (*Action, error)) error 
 	return x.j.write()
 }
 
-func (x *executor) count(result, why string, size int64) {
+func (x *runner) count(result, why string, size int64) {
 	switch result {
 	case Done:
 		x.rep.Done++
@@ -226,7 +226,7 @@ func (x *executor) count(result, why string, size int64) {
 }
 
 // settle records the result of an action.
-func (x *executor) settle(a *Action, err error, e Event) {
+func (x *runner) settle(a *Action, err error, e Event) {
 	var s skip
 	switch {
 	case err == nil:
@@ -266,7 +266,7 @@ func (r *ready) close() {
 	}
 }
 
-func (x *executor) batch(ctx context.Context, batch []*Action) error {
+func (x *runner) batch(ctx context.Context, batch []*Action) error {
 	// Actions that a killed premix had begun come first.
 	rest := batch[:0:0]
 	for _, a := range batch {
@@ -339,7 +339,7 @@ func (x *executor) batch(ctx context.Context, batch []*Action) error {
 }
 
 // enough returns the rules that have reached their lower mark, for whatever reason.
-func (x *executor) enough() map[string]bool {
+func (x *runner) enough() map[string]bool {
 	list := make(map[string]bool)
 	for _, r := range x.rules.Rules {
 		p := x.rules.Pool(r.From)
@@ -358,7 +358,7 @@ func (x *executor) enough() map[string]bool {
 
 // sweep removes the temporary copy of a killed premix, whatever happened to the source, and
 // directories that were being made for it.
-func (x *executor) sweep(a *Action) error {
+func (x *runner) sweep(a *Action) error {
 	paths := []string{string(a.To)}
 	for _, name := range a.Names {
 		paths = append(paths, x.destination(a, string(name)))
@@ -380,7 +380,7 @@ func (x *executor) sweep(a *Action) error {
 }
 
 // discard removes copies that will not be used.
-func (x *executor) discard(list []*ready) {
+func (x *runner) discard(list []*ready) {
 	for _, r := range list {
 		if r != nil && r.to >= 0 {
 			// A copy that cannot be removed is found by its name and removed when the plan
@@ -391,7 +391,7 @@ func (x *executor) discard(list []*ready) {
 }
 
 // pace waits until the limits permit copying a number of bytes.
-func (x *executor) pace(ctx context.Context, bytes int) error {
+func (x *runner) pace(ctx context.Context, bytes int) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -427,7 +427,7 @@ func reason(err error) error {
 }
 
 // open opens the file of an action, if it is the file that the scan found.
-func (x *executor) open(a *Action) (r *ready, err error) {
+func (x *runner) open(a *Action) (r *ready, err error) {
 	r = &ready{a: a, in: -1, to: -1}
 	defer func() {
 		if err != nil {
@@ -473,7 +473,7 @@ func (r *ready) unchanged(untouched bool) error {
 }
 
 // prepare opens the file and, for a move, makes a verified copy beside its destination.
-func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error) {
+func (x *runner) prepare(ctx context.Context, a *Action) (r *ready, err error) {
 	if x.files != nil {
 		if err := interrupted(ctx, x.files.Wait(ctx)); err != nil {
 			return nil, err
@@ -552,7 +552,7 @@ func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error)
 
 // finish gives the copy its names and removes the source. After that the file exists once,
 // unchanged, under all of its names.
-func (x *executor) finish(r *ready) (err error) {
+func (x *runner) finish(r *ready) (err error) {
 	run := x.h.runName()
 	if r.to >= 0 {
 		tmp := r.a.own(run, "")
@@ -581,7 +581,7 @@ func (x *executor) finish(r *ready) (err error) {
 }
 
 // replace removes the source or, if that fails, the copy. It never removes both.
-func (x *executor) replace(r *ready) error {
+func (x *runner) replace(r *ready) error {
 	removed, err := x.remove(r.a, r)
 	switch {
 	case err == nil || r.to < 0:
@@ -593,7 +593,7 @@ func (x *executor) replace(r *ready) error {
 }
 
 // link gives the copy the additional names of its source.
-func (x *executor) link(r *ready) error {
+func (x *runner) link(r *ready) error {
 	for _, name := range r.a.Names {
 		to, as, err := x.tops.makeParent(x.destination(r.a, string(name)), string(name))
 		if err != nil {
@@ -617,13 +617,13 @@ func (x *executor) link(r *ready) error {
 	return nil
 }
 
-func (x *executor) destination(a *Action, name string) string {
+func (x *runner) destination(a *Action, name string) string {
 	i := slices.IndexFunc(x.rules.Rules, func(r Rule) bool { return r.Name == a.Rule })
 	return x.rules.destination(&x.rules.Rules[i], name)
 }
 
 // takeBack removes the names of the copy; the source stays.
-func (x *executor) takeBack(r *ready) error {
+func (x *runner) takeBack(r *ready) error {
 	var errs []error
 	for _, name := range r.a.Names {
 		to, as, err := x.tops.parent(x.destination(r.a, string(name)))
@@ -644,7 +644,7 @@ func (x *executor) takeBack(r *ready) error {
 // remove removes all names of the source. It first renames each to a name of premix: if
 // another file has replaced the source, that is noticed, and the file gets its name back.
 // remove reports whether a name was removed.
-func (x *executor) remove(a *Action, r *ready) (removed bool, err error) {
+func (x *runner) remove(a *Action, r *ready) (removed bool, err error) {
 	aside := a.own(x.h.runName(), "-old")
 	for i, path := range append([]Path{a.Path}, a.Names...) {
 		in, name := r.in, r.name
@@ -698,7 +698,7 @@ func removeName(in int, name, aside string, wanted func(*unix.Stat_t) error) err
 
 // recover completes or reverts an action that a killed premix had begun. If again is true,
 // it was reverted, and is to be done like any other.
-func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
+func (x *runner) recover(a *Action, e *Event) (again bool, err error) {
 	run := x.h.runName()
 	r := &ready{a: a, in: -1, to: -1}
 	defer r.close()
@@ -777,7 +777,7 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 }
 
 // forget removes a source that has its temporary name.
-func (x *executor) forget(r *ready, aside string) error {
+func (x *runner) forget(r *ready, aside string) error {
 	if err := unix.Unlinkat(r.in, aside, 0); err != nil {
 		return err
 	}
@@ -785,7 +785,7 @@ func (x *executor) forget(r *ready, aside string) error {
 }
 
 // putBack renames a source from its temporary name back to its own.
-func (x *executor) putBack(r *ready, aside string) error {
+func (x *runner) putBack(r *ready, aside string) error {
 	if err := unix.Renameat2(r.in, aside, r.in, r.name, unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("it is now %s in its directory, because its name is in use again: %w", aside, err)
 	}
@@ -793,7 +793,7 @@ func (x *executor) putBack(r *ready, aside string) error {
 }
 
 // removeRest removes additional names of a source whose first name was removed.
-func (x *executor) removeRest(r *ready) error {
+func (x *runner) removeRest(r *ready) error {
 	aside := r.a.own(x.h.runName(), "-old")
 	for _, path := range r.a.Names {
 		in, name, err := x.tops.parent(string(path))

@@ -263,8 +263,8 @@ func TestCountsAddUpWithLinks(t *testing.T) {
 	}
 }
 
-// stopAt is an executor that has got as far as a premix that was killed there.
-func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *executor, r *ready)) {
+// stopAt is an runner that has got as far as a premix that was killed there.
+func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *runner, r *ready)) {
 	t.Helper()
 	r, err := Parse("rules.sql", text, nil)
 	if err != nil {
@@ -291,7 +291,7 @@ func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *ex
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &executor{j: j, h: h, rules: r, tops: tops{fds: make(map[string]int), run: h.runName()}}
+	x := &runner{j: j, h: h, rules: r, tops: tops{fds: make(map[string]int), run: h.runName()}}
 	defer x.tops.close()
 	for _, p := range r.Pools {
 		x.tops.dirs = append(x.tops.dirs, p.Dir)
@@ -319,7 +319,7 @@ func TestKilledAndTheSourceIsSomethingElse(t *testing.T) {
 			t.Run(fmt.Sprint(name, noted), func(t *testing.T) {
 				dir, rules := pair(t, []file{{"flash/d/a", 10, 9}})
 				table, journal := scanned(t, dir), filepath.Join(t.TempDir(), "journal")
-				stopAt(t, table, rules+moveAll, journal, func(x *executor, r *ready) {
+				stopAt(t, table, rules+moveAll, journal, func(x *runner, r *ready) {
 					if noted {
 						x.j.note(r.a, Event{Result: Copied, Device: int64(r.inode.Dev), Inode: int64(r.inode.Ino)})
 						if err := x.j.write(); err != nil {
@@ -353,7 +353,7 @@ func TestKilledWhileItMakesDirectories(t *testing.T) {
 			dir, rules := pair(t, []file{{"flash/d/e/a", 10, 9}})
 			table, journal := scanned(t, dir), filepath.Join(t.TempDir(), "journal")
 			var foreign []string
-			stopAt(t, table, rules+moveAll, journal, func(x *executor, r *ready) {
+			stopAt(t, table, rules+moveAll, journal, func(x *runner, r *ready) {
 				for _, at := range []string{"disk", "disk/d", "disk/d/e"} {
 					left := filepath.Join(dir, at, x.tops.dirPrefix())
 					if err := errors.Join(os.Mkdir(left+"1", 0o700), os.Mkdir(left+"2", 0o700), os.Mkdir(left+"full", 0o700), os.Mkdir(left+"full/f", 0o700)); err != nil {
@@ -399,19 +399,19 @@ func TestKilledWhileItMakesDirectories(t *testing.T) {
 // A premix that is killed at any point leaves what the next one finishes: the file is
 // in one place afterwards, whole.
 func TestKilled(t *testing.T) {
-	noted := func(x *executor, r *ready) {
+	noted := func(x *runner, r *ready) {
 		x.j.note(r.a, Event{Result: Copied, Device: int64(r.inode.Dev), Inode: int64(r.inode.Ino)})
 		if err := x.j.write(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	renamed := func(x *executor, r *ready) {
+	renamed := func(x *runner, r *ready) {
 		noted(x, r)
 		if err := unix.Renameat2(r.to, r.a.own(x.h.runName(), ""), r.to, r.as, unix.RENAME_NOREPLACE); err != nil {
 			t.Fatal(err)
 		}
 	}
-	aside := func(x *executor, r *ready) {
+	aside := func(x *runner, r *ready) {
 		if err := unix.Renameat2(r.in, r.name, r.in, r.a.own(x.h.runName(), "-old"), unix.RENAME_NOREPLACE); err != nil {
 			t.Fatal(err)
 		}
@@ -424,27 +424,27 @@ func TestKilled(t *testing.T) {
 	const moved, kept = "disk/d/a:10 disk/d/b:10", "flash/d/a:10 flash/d/b:10"
 	for _, c := range []struct {
 		name, rules string
-		stop        func(x *executor, r *ready)
+		stop        func(x *runner, r *ready)
 		after       func(dir string)
 		want        string
 	}{
-		{"with a copy", moveAll, func(*executor, *ready) {}, nil, moved},
+		{"with a copy", moveAll, func(*runner, *ready) {}, nil, moved},
 		{"with a copy that is noted", moveAll, noted, nil, moved},
-		{"with a torn line", moveAll, func(x *executor, r *ready) {
+		{"with a torn line", moveAll, func(x *runner, r *ready) {
 			noted(x, r)
 			if _, err := x.j.audit.WriteString(`{"id":1,"result":"do`); err != nil {
 				t.Fatal(err)
 			}
 		}, nil, moved},
 		{"with both", moveAll, renamed, nil, moved},
-		{"with both and one link", moveAll, func(x *executor, r *ready) {
+		{"with both and one link", moveAll, func(x *runner, r *ready) {
 			renamed(x, r)
 			if err := x.link(r); err != nil {
 				t.Fatal(err)
 			}
 		}, nil, moved},
-		{"with the source aside", moveAll, func(x *executor, r *ready) { renamed(x, r); aside(x, r) }, nil, moved},
-		{"with one name gone", moveAll, func(x *executor, r *ready) {
+		{"with the source aside", moveAll, func(x *runner, r *ready) { renamed(x, r); aside(x, r) }, nil, moved},
+		{"with one name gone", moveAll, func(x *runner, r *ready) {
 			renamed(x, r)
 			if err := unix.Unlinkat(r.in, r.name, 0); err != nil {
 				t.Fatal(err)
@@ -460,7 +460,7 @@ func TestKilled(t *testing.T) {
 			}
 		}, "disk/d/a:13 disk/d/b:13 " + kept},
 		{"deleting, with a note", "RULE 'd' DELETE WHERE TRUE", noted, nil, ""},
-		{"deleting, aside", "RULE 'd' DELETE WHERE TRUE", func(x *executor, r *ready) { noted(x, r); aside(x, r) }, nil, ""},
+		{"deleting, aside", "RULE 'd' DELETE WHERE TRUE", func(x *runner, r *ready) { noted(x, r); aside(x, r) }, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, rules := pair(t, []file{{"flash/d/a", 10, 9}})
@@ -512,7 +512,7 @@ func TestWriterDuringCopy(t *testing.T) {
 		}
 		opened <- err
 	}()
-	x := &executor{rules: r, tops: tops{fds: make(map[string]int), dirs: []string{filepath.Join(dir, "flash"), filepath.Join(dir, "disk")}}}
+	x := &runner{rules: r, tops: tops{fds: make(map[string]int), dirs: []string{filepath.Join(dir, "flash"), filepath.Join(dir, "disk")}}}
 	defer x.tops.close()
 	p, err := r.Plan(context.Background(), table, Options{Now: now})
 	if err != nil {

@@ -17,7 +17,7 @@ type Packer interface {
 var ErrChanged error = skipChanged
 
 // pack packs a directory.
-func (x *executor) pack(ctx context.Context, a *Action) error {
+func (x *runner) pack(ctx context.Context, a *Action) error {
 	if x.o.Packer == nil {
 		x.settle(a, errors.New("packing is not available"), Event{})
 		return x.j.write()

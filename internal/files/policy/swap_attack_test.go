@@ -21,7 +21,7 @@ func TestAttackSwappedCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &executor{h: planHeader{Now: now}, rules: r, tops: tops{fds: make(map[string]int)}}
+	x := &runner{h: planHeader{Now: now}, rules: r, tops: tops{fds: make(map[string]int)}}
 	defer x.tops.close()
 	for _, pool := range r.Pools {
 		x.tops.dirs = append(x.tops.dirs, pool.Dir)

@@ -28,12 +28,12 @@ type Piece struct {
 
 // pageWriter copies memory of a process to a page file, on all processors.
 type pageWriter struct {
-	pid  int
-	out  *os.File // nil: contents are digested only
-	mem  *os.File
-	jobs chan func([]byte)
-	wait sync.WaitGroup
-	proc int // GOMAXPROCS of before
+	pid   int
+	out   *os.File // nil: contents are digested only
+	mem   *os.File
+	calls chan func([]byte)
+	wait  sync.WaitGroup
+	proc  int // GOMAXPROCS of before
 
 	mu     sync.Mutex // guards what follows
 	err    error
@@ -42,14 +42,14 @@ type pageWriter struct {
 }
 
 func newPageWriter(pid int, out *os.File) *pageWriter {
-	w := &pageWriter{pid: pid, out: out, jobs: make(chan func([]byte))}
+	w := &pageWriter{pid: pid, out: out, calls: make(chan func([]byte))}
 	// A supervisor makes do with one processor otherwise.
 	w.proc = runtime.GOMAXPROCS(runtime.NumCPU())
 	for range min(runtime.NumCPU(), 4) {
 		go func() {
 			buf := make([]byte, pieceSize)
-			for job := range w.jobs {
-				job(buf)
+			for call := range w.calls {
+				call(buf)
 				w.wait.Done()
 			}
 		}()
@@ -59,7 +59,7 @@ func newPageWriter(pid int, out *os.File) *pageWriter {
 
 func (w *pageWriter) close() {
 	w.wait.Wait()
-	close(w.jobs)
+	close(w.calls)
 	runtime.GOMAXPROCS(w.proc)
 	if w.mem != nil {
 		w.mem.Close()
@@ -96,7 +96,7 @@ func (w *pageWriter) write(v VMA, runs []Extent) ([]Extent, error) {
 			for at := run.Offset; at < run.Offset+run.Size; at += pieceSize {
 				n := min(pieceSize, run.Offset+run.Size-at)
 				w.wait.Add(1)
-				w.jobs <- func(buf []byte) {
+				w.calls <- func(buf []byte) {
 					if _, err := w.copy(v, Extent{at, n}, buf); err != nil {
 						w.fail(err)
 					}

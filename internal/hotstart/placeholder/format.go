@@ -170,7 +170,7 @@ func (s *source) header() ([]byte, error) {
 	case formatBAM:
 		return s.headerBAM()
 	case formatBCF:
-		return s.blob(5)
+		return s.sized(5)
 	case formatSAM:
 		return s.linesWith("@")
 	case formatText:
@@ -217,8 +217,8 @@ func (s *source) line() ([]byte, error) {
 	}
 }
 
-// blob reads bytes, a length after them, and as many bytes as that says.
-func (s *source) blob(before int) ([]byte, error) {
+// sized reads bytes, a length after them, and as many bytes as that says.
+func (s *source) sized(before int) ([]byte, error) {
 	head := make([]byte, before+4)
 	if _, err := io.ReadFull(s.r, head); err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (s *source) blob(before int) ([]byte, error) {
 
 // headerBAM reads the text and the reference sequences (SAM specification, 4.2).
 func (s *source) headerBAM() ([]byte, error) {
-	all, err := s.blob(4)
+	all, err := s.sized(4)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (s *source) headerBAM() ([]byte, error) {
 	}
 	all = append(all, b[:]...)
 	for range binary.LittleEndian.Uint32(b[:]) {
-		name, err := s.blob(0)
+		name, err := s.sized(0)
 		if err != nil {
 			return nil, err
 		}
@@ -265,7 +265,7 @@ func (s *source) record() ([]byte, error) {
 	}
 	switch s.format {
 	case formatBAM:
-		return s.blob(0)
+		return s.sized(0)
 	case formatBCF:
 		var b [8]byte // l_shared, l_indiv
 		if _, err := io.ReadFull(s.r, b[:]); err != nil {

@@ -71,7 +71,7 @@
 //	Cache.evicting      eviction
 //	Cache.mu            the set of trees and their users
 //	Tree.imageMu        R: writing chunks, W: punching or replacing files
-//	flights.mu          flights and jobs
+//	flights.mu          flights and downloads
 //	image.accounting    disk usage of image files
 //	index.mu, volume.mu, expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
 //	Recorder.mu, slowest.mu  leaves: nothing is locked under them

@@ -10,7 +10,7 @@ import (
 	"premix/internal/store/object"
 )
 
-// priority orders jobs. A reader waits for demand; the others are guesses of decreasing
+// priority orders downloads. A reader waits for demand; the others are guesses of decreasing
 // certainty.
 type priority int
 
@@ -22,21 +22,21 @@ const (
 	priorities int = iota
 )
 
-// promised is the priority of a job that is not yet in a queue: the first one that
+// promised is the priority of a download that is not yet in a queue: the first one that
 // wants its result queues it.
 const promised = priority(priorities)
 
 // flight is the fetch of one chunk into memory and into the image files that want it.
 // There is at most one for a digest.
 type flight struct {
-	c       *Cache
-	digest  object.Digest
-	size    int64
-	owner   *Tree    // its fetcher is tried first
-	targets []target // under flights.mu
-	job     *job     // nil if the scheduler is not involved
-	wanted  priority // under flights.mu; the highest priority requested
-	before  uint64   // limit of eviction for this chunk: see Cache.makeRoom
+	c        *Cache
+	digest   object.Digest
+	size     int64
+	owner    *Tree     // its fetcher is tried first
+	targets  []target  // under flights.mu
+	download *download // nil if the scheduler is not involved
+	wanted   priority  // under flights.mu; the highest priority requested
+	before   uint64    // limit of eviction for this chunk: see Cache.makeRoom
 
 	done    chan struct{} // closed when content or err is set
 	content []byte
@@ -57,8 +57,8 @@ type target struct {
 	i  int
 }
 
-// job is a fetch of a chunk or of a bundle that is waiting to be scheduled.
-type job struct {
+// download is a fetch of a chunk or of a bundle that is waiting to be scheduled.
+type download struct {
 	priority priority
 	cost     int64 // bytes of memory it needs
 	several  bool  // it also brings other flights
@@ -66,17 +66,17 @@ type job struct {
 	run      func()
 }
 
-// flights holds all flights, and schedules the jobs.
+// flights holds all flights, and schedules the downloads.
 type flights struct {
-	most  int   // concurrent jobs, without those of priority demand
+	most  int   // concurrent downloads, without those of priority demand
 	bytes int64 // bytes in memory at once, likewise
 
 	mu      sync.Mutex
 	m       map[object.Digest]*flight
-	queues  [priorities][]*job
+	queues  [priorities][]*download
 	running int
-	cost    int64     // of running jobs
-	demands int       // running jobs of priority demand
+	cost    int64     // of running downloads
+	demands int       // running downloads of priority demand
 	recent  []*flight // settled and not kept, oldest first: the next read may want them
 	held    int64     // bytes of recent
 	idle    *sync.Cond
@@ -136,7 +136,7 @@ func (t *Tree) flight(pg *page, i int, p priority, before uint64) (f *flight, ho
 		}
 		f.before, f.wanted = max(f.before, before), min(f.wanted, p)
 		f.refs.Add(1)
-		fl.promote(f.job, p)
+		fl.promote(f.download, p)
 		return f, flightJoined
 	}
 	if s := pg.state[i].Load(); s != nil && s != unverified && !t.c.o.VerifyAlways {
@@ -155,8 +155,8 @@ func (t *Tree) flight(pg *page, i int, p priority, before uint64) (f *flight, ho
 	if pg.present(i) || t.wasHere(pg.first+i) || t.c.mayHave(d) {
 		return f, flightLocal
 	}
-	f.job = &job{priority: p, cost: f.size, run: f.fetch}
-	fl.queue(f.job)
+	f.download = &download{priority: p, cost: f.size, run: f.fetch}
+	fl.queue(f.download)
 	return f, flightQueued
 }
 
@@ -171,16 +171,16 @@ func (t *Tree) newFlight(pg *page, i int, before uint64) *flight {
 	return f
 }
 
-// start queues a job that looks for the chunk on this machine and then fetches it.
+// start queues a download that looks for the chunk on this machine and then fetches it.
 func (c *Cache) start(f *flight, p priority) {
 	c.flights.mu.Lock()
 	defer c.flights.mu.Unlock()
-	f.job = &job{priority: p, cost: f.size, run: func() {
+	f.download = &download{priority: p, cost: f.size, run: func() {
 		if !f.fromHere() {
 			f.fetch()
 		}
 	}}
-	c.flights.queue(f.job)
+	c.flights.queue(f.download)
 }
 
 // land gets the content from this machine, or else queues its fetch.
@@ -191,8 +191,8 @@ func (f *flight) land(p priority) (here bool) {
 	fl := f.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	f.job = &job{priority: p, cost: f.size, run: f.fetch}
-	fl.queue(f.job)
+	f.download = &download{priority: p, cost: f.size, run: f.fetch}
+	fl.queue(f.download)
 	return false
 }
 
@@ -312,15 +312,15 @@ func (f *flight) release() {
 	}
 }
 
-// queue adds a job and starts all jobs that may start.
-func (fl *flights) queue(j *job) {
+// queue adds a download and starts all downloads that may start.
+func (fl *flights) queue(j *download) {
 	fl.queues[j.priority] = append(fl.queues[j.priority], j)
 	fl.dispatch()
 }
 
-// promote moves a waiting job to a higher priority. Its old entry stays in its queue
+// promote moves a waiting download to a higher priority. Its old entry stays in its queue
 // and is skipped there.
-func (fl *flights) promote(j *job, p priority) {
+func (fl *flights) promote(j *download, p priority) {
 	if j == nil || j.started || p >= j.priority {
 		return
 	}
@@ -328,9 +328,9 @@ func (fl *flights) promote(j *job, p priority) {
 	fl.queue(j)
 }
 
-// dispatch starts jobs in order of priority as far as the limits allow. Jobs of
+// dispatch starts downloads in order of priority as far as the limits allow. Downloads of
 // priority demand have slots of their own, half as many again. While one of them runs,
-// background jobs leave half of the slots free.
+// background downloads leave half of the slots free.
 func (fl *flights) dispatch() {
 	for p := range fl.queues {
 		for len(fl.queues[p]) > 0 {
@@ -339,7 +339,7 @@ func (fl *flights) dispatch() {
 				if !fl.mayStart(j) {
 					return
 				}
-				fl.launch(j)
+				fl.begin(j)
 			}
 			fl.queues[p][0] = nil
 			fl.queues[p] = fl.queues[p][1:]
@@ -347,7 +347,7 @@ func (fl *flights) dispatch() {
 	}
 }
 
-func (fl *flights) mayStart(j *job) bool {
+func (fl *flights) mayStart(j *download) bool {
 	switch {
 	case j.priority == demand:
 		return fl.running < fl.most+fl.most/2
@@ -357,7 +357,7 @@ func (fl *flights) mayStart(j *job) bool {
 	return fl.running < fl.most && (fl.cost+j.cost <= fl.bytes || fl.running == 0)
 }
 
-func (fl *flights) launch(j *job) {
+func (fl *flights) begin(j *download) {
 	j.started = true
 	fl.running++
 	fl.cost += j.cost
@@ -379,7 +379,7 @@ func (fl *flights) launch(j *job) {
 	}()
 }
 
-// close waits until all jobs have ended. They end soon, since all contexts are
+// close waits until all downloads have ended. They end soon, since all contexts are
 // cancelled.
 func (fl *flights) close() {
 	fl.mu.Lock()

@@ -333,7 +333,7 @@ func (t *Tree) await(ctx context.Context, pg *page, i int, off, n int64) (waited
 	t.stats.waits.Add(1)
 	fl := t.c.flights
 	fl.mu.Lock()
-	fl.promote(p.b.job, demand)
+	fl.promote(p.b.download, demand)
 	fl.mu.Unlock()
 	select {
 	case <-p.come:

@@ -162,12 +162,12 @@ func (t *Tree) loadPages(c *batch, p *tree.Profile) error {
 // parts of others.
 type bundle struct {
 	tree.Bundle
-	slices  []slice
-	flights map[int]*flight       // by index in slices; those not yet delivered
-	parts   map[int]chan struct{} // likewise; each is closed when the part was kept, or will not be
-	job     *job
-	early   *early        // nil if its fetch has not begun early
-	done    chan struct{} // closed when the fetch has ended
+	slices   []slice
+	flights  map[int]*flight       // by index in slices; those not yet delivered
+	parts    map[int]chan struct{} // likewise; each is closed when the part was kept, or will not be
+	download *download
+	early    *early        // nil if its fetch has not begun early
+	done     chan struct{} // closed when the fetch has ended
 
 	// State of the bytes received, of the fetching goroutine.
 	next    int   // the first slice not yet delivered
@@ -273,7 +273,7 @@ func (c *batch) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 			b.slices = append(b.slices, slice{target{c.t, pg, part.Chunk - pg.first}, part})
 		}
 		delete(begun, one.Digest)
-		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
+		b.download = &download{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
 		if c.t.joinBundle(b, c.before) {
 			bundles = append(bundles, b)
 			b.brought(0)
@@ -317,7 +317,7 @@ func (c *batch) addBundle(b *bundle, l *rate.Limiter) error {
 	}
 	fl := c.t.c.flights
 	fl.mu.Lock()
-	fl.promote(b.job, c.priority)
+	fl.promote(b.download, c.priority)
 	fl.mu.Unlock()
 	c.wg.Go(func() {
 		defer func() { <-c.places }()
@@ -334,8 +334,8 @@ func (c *batch) abandon(bundles []*bundle) {
 	defer fl.mu.Unlock()
 	for _, b := range bundles {
 		// If it is queued, it runs, sees that the context is cancelled, and ends.
-		if b.job.priority == promised {
-			b.job.started = true
+		if b.download.priority == promised {
+			b.download.started = true
 			fl.backOut(b.flights)
 			b.end()
 		}
@@ -472,7 +472,7 @@ func (t *Tree) joinBundle(b *bundle, before uint64) bool {
 		if to.pg.hole(to.i) || t.hasPart(to.pg, to.i, to.part) || !to.part.Whole() && t.c.o.VerifyAlways {
 			continue
 		}
-		if f := fl.m[to.pg.digests[to.i]]; f == nil || to.part.Whole() && f.job != nil && !f.job.started && !f.job.several {
+		if f := fl.m[to.pg.digests[to.i]]; f == nil || to.part.Whole() && f.download != nil && !f.download.started && !f.download.several {
 			places = append(places, n)
 			if !t.near(to.pg, to.i) {
 				lack++
@@ -496,16 +496,16 @@ func (t *Tree) joinBundle(b *bundle, before uint64) bool {
 			f = t.newFlight(to.pg, to.i, before)
 			f.wanted = background
 			fl.m[f.digest] = f
-		case f.job == b.job:
+		case f.download == b.download:
 			continue // the bundle has the chunk twice
 		default:
-			f.job.started = true // the scheduler skips it
+			f.download.started = true // the scheduler skips it
 			wanted = min(wanted, f.wanted)
 		}
-		f.job = b.job
+		f.download = b.download
 		b.flights[n] = f
 	}
-	fl.promote(b.job, wanted)
+	fl.promote(b.download, wanted)
 	return true
 }
 
@@ -518,8 +518,8 @@ func (fl *flights) backOut(fs map[int]*flight) {
 			fl.idle.Broadcast()
 			continue
 		}
-		f.job = &job{priority: f.wanted, cost: f.size, run: f.fetch}
-		fl.queue(f.job)
+		f.download = &download{priority: f.wanted, cost: f.size, run: f.fetch}
+		fl.queue(f.download)
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 	"premix/internal/transfer/testbed"
 )
 
-// Job is one copy to or from a peer.
-type Job struct {
+// Copy is one copy to or from a peer.
+type Copy struct {
 	Link      *link.Link
 	Known     *Known
 	Direction transfer.Direction
@@ -123,7 +123,7 @@ const longestSocket = 90
 
 // run is a running copy.
 type run struct {
-	*Job
+	*Copy
 	s             *peer.Session
 	temp          string         // directory here; at the peer, the session has one
 	local, remote string         // a get writes to its stage
@@ -136,7 +136,7 @@ type run struct {
 }
 
 // Run makes the copy.
-func (j *Job) Run(ctx context.Context) (*Done, error) {
+func (j *Copy) Run(ctx context.Context) (*Done, error) {
 	if j.Server != "" {
 		return j.stand(ctx)
 	}
@@ -169,7 +169,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		l.Control = ""
 	}
 	j.Link = &l
-	r := &run{Job: j, temp: temp, local: j.Local, remote: j.Remote, d: d}
+	r := &run{Copy: j, temp: temp, local: j.Local, remote: j.Remote, d: d}
 	if err := r.look(ctx); err != nil {
 		return nil, err
 	}
@@ -234,13 +234,13 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 	return nil, &FailedError{d.Failed, left}
 }
 
-func (j *Job) note(format string, args ...any) {
+func (j *Copy) note(format string, args ...any) {
 	if j.Note != nil {
 		j.Note(fmt.Sprintf(format, args...))
 	}
 }
 
-func (j *Job) protocol(name string) *link.Protocol {
+func (j *Copy) protocol(name string) *link.Protocol {
 	for i := range j.Link.Protocols {
 		if p := &j.Link.Protocols[i]; p.Name == name {
 			return p
@@ -369,7 +369,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 		if err := r.makeWay(); err != nil {
 			return err
 		}
-		if r.stage, err = r.Job.stage(); err != nil {
+		if r.stage, err = r.Copy.stage(); err != nil {
 			return err
 		}
 		r.local = r.stage.Path()

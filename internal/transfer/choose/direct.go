@@ -36,7 +36,7 @@ var errElsewhere = errors.New("another protocol is faster for so much")
 
 // surely reports whether premix's own protocol is to begin without knowing the size. When
 // the size of a file is known, elsewhere reports whether it should give up.
-func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
+func (j *Copy) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
 	p := j.protocol(own)
 	if p == nil || j.Direction != transfer.Get || !j.ownShipped(p) {
 		return nil, false
@@ -98,7 +98,7 @@ func beyond(copies []transfer.Copy, t Task) bool {
 // end examines the source, so that no question is asked before. elsewhere reports for the
 // size of a file whether another protocol is better. If direct returns an error and done is
 // false, another protocol may succeed.
-func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func(size int64) bool) (_ *Done, done bool, err error) {
+func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, elsewhere func(size int64) bool) (_ *Done, done bool, err error) {
 	begin := time.Now()
 	if err := j.makeWay(); err != nil {
 		return nil, true, err
@@ -109,7 +109,7 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 		return nil, true, err
 	}
 	defer stage.Close() // an incomplete copy is kept
-	s, err := j.ownJob(p)
+	s, err := j.ownCopy(p)
 	if err != nil {
 		return nil, true, err
 	}
@@ -134,15 +134,15 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 }
 
 // ownShipped reports whether a protocol is premix's own, unchanged by a link file.
-func (j *Job) ownShipped(p *link.Protocol) bool {
+func (j *Copy) ownShipped(p *link.Protocol) bool {
 	shipped, err := link.Shipped()
 	s := shipped[own]
 	return p.Name == own && err == nil && p.Get == s.Get && p.GetTree == s.GetTree && p.Put == s.Put && p.PutTree == s.PutTree
 }
 
-// ownJob returns a copy by premix's own protocol, without source and destination.
-func (j *Job) ownJob(p *link.Protocol) (*stream.Job, error) {
-	s := &stream.Job{Congestion: p.Settings["congestion"], Keep: j.Keep,
+// ownCopy returns a copy by premix's own protocol, without source and destination.
+func (j *Copy) ownCopy(p *link.Protocol) (*stream.Copy, error) {
+	s := &stream.Copy{Congestion: p.Settings["congestion"], Keep: j.Keep,
 		Command: append(j.Link.SSH(), j.Link.Peer(),
 			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+p.Settings["serve_port"]+" --asked "+stream.Asked)}
 	var err error
@@ -157,7 +157,7 @@ func (j *Job) ownJob(p *link.Protocol) (*stream.Job, error) {
 
 // tryOwn makes the copy by premix's own protocol, over the existing connection.
 func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) error {
-	s, err := r.ownJob(p)
+	s, err := r.ownCopy(p)
 	if err != nil {
 		return err
 	}
@@ -166,10 +166,10 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 	defer cancel()
 	var sent *stream.Done
 	if r.Direction == transfer.Get {
-		s.Local, s.Remote = r.stage.Path(), r.Job.Remote
+		s.Local, s.Remote = r.stage.Path(), r.Copy.Remote
 		sent, err = r.take(limited, s, nil)
 	} else {
-		s.Local, s.Remote, s.Send, s.Whole = r.Local, r.Job.Remote, true, true
+		s.Local, s.Remote, s.Send, s.Whole = r.Local, r.Copy.Remote, true, true
 		if r.Have != "" {
 			s.Have = []string{r.Have}
 		}
@@ -186,7 +186,7 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 
 // take makes a copy whose destination is here, if there is space for it. elsewhere may be
 // nil.
-func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64) bool) (*stream.Done, error) {
+func (j *Copy) take(ctx context.Context, s *stream.Copy, elsewhere func(size int64) bool) (*stream.Done, error) {
 	if j.Have != "" {
 		s.Have = []string{j.Have}
 	}
@@ -208,7 +208,7 @@ func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64
 }
 
 // keep renames a complete copy to its name.
-func (j *Job) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
+func (j *Copy) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
 	j.note("%s", sent)
 	d := done(sent)
 	if info, err := os.Lstat(stage.Path()); err == nil && info.IsDir() {
@@ -226,9 +226,9 @@ func done(sent *stream.Done) *Done {
 }
 
 // stand copies to or from a standing server.
-func (j *Job) stand(ctx context.Context) (*Done, error) {
+func (j *Copy) stand(ctx context.Context) (*Done, error) {
 	begin := time.Now()
-	s := &stream.Job{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion, Keep: j.Keep}
+	s := &stream.Copy{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion, Keep: j.Keep}
 	var d *Done
 	if j.Direction == transfer.Get {
 		if err := j.makeWay(); err != nil {
@@ -273,7 +273,7 @@ func (j *Job) stand(ctx context.Context) (*Done, error) {
 const standingCongestion = "bbr"
 
 // peer returns the name of the peer for messages.
-func (j *Job) peer() string {
+func (j *Copy) peer() string {
 	if j.Server != "" {
 		return j.Server
 	}
@@ -285,7 +285,7 @@ const sshFailed = 255
 
 // explain converts an error of package stream to one of this package. final reports that
 // other protocols would fail, too.
-func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
+func (j *Copy) explain(ctx context.Context, err error) (final bool, _ error) {
 	var source *stream.SourceError
 	var target *stream.TargetError
 	var full *TargetError
@@ -308,7 +308,7 @@ func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
 }
 
 // makeWay checks that the destination here is free and can be written.
-func (j *Job) makeWay() error {
+func (j *Copy) makeWay() error {
 	if err := os.MkdirAll(filepath.Dir(j.Local), 0o755); err != nil {
 		return &TargetError{err.Error()}
 	}

@@ -72,7 +72,7 @@ func TestSurely(t *testing.T) {
 			row.Protocol, row.Seconds = "other", m.theirs
 			copies = append(copies, row)
 		}
-		j := &Job{Link: l, Direction: transfer.Get}
+		j := &Copy{Link: l, Direction: transfer.Get}
 		elsewhere, ok := j.surely(copies)
 		if ok != c.ok {
 			t.Errorf("%s: %v", c.name, ok)

@@ -20,7 +20,7 @@ import (
 func (h Home) Parts() string { return filepath.Join(h.Dir, "transfer", "parts") }
 
 // stage opens the private directory to which a get writes.
-func (j *Job) stage() (*beneath.Stage, error) {
+func (j *Copy) stage() (*beneath.Stage, error) {
 	dir, err := beneath.Open(filepath.Dir(j.Local))
 	if err != nil {
 		return nil, &TargetError{err.Error()}

@@ -35,7 +35,7 @@
 //
 // The receiver writes in place, at the given destination. A caller that needs the name to
 // appear only with the whole copy passes a path in a private directory and renames it, as
-// [Job.Whole] does. A file at the destination that is not an entry is an error, and is
+// [Copy.Whole] does. A file at the destination that is not an entry is an error, and is
 // never removed. All data is synced when a copy succeeds.
 //
 // Owners, names of one file, attributes and access control lists are copied if [Keep] says

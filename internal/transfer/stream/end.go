@@ -176,8 +176,8 @@ func ask(command []string, q *request) (words []string, told bool, err error) {
 	return words, told, nil
 }
 
-// Job is a copy, as seen from the near end.
-type Job struct {
+// Copy is a copy, as seen from the near end.
+type Copy struct {
 	Command []string // starts the far end; see [Asked]
 	// Server is the address of a standing server, which is used in place of Command, and
 	// Key gives access to it. Remote is relative to the directory that it serves.
@@ -238,7 +238,7 @@ const helloTime = time.Minute
 const tries = 5
 
 // Run makes the copy. If the connection breaks after data has arrived, Run resumes it.
-func (j *Job) Run(ctx context.Context) (*Done, error) {
+func (j *Copy) Run(ctx context.Context) (*Done, error) {
 	for try := 1; ; try++ {
 		d, moved, err := j.run(ctx)
 		var gone *PeerError
@@ -253,7 +253,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 }
 
 // run makes one attempt; moved reports whether streams were set up.
-func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
+func (j *Copy) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams, Silence: transfer.Silence(), Whole: j.Whole && j.Send, Keep: j.Keep}
 	if j.Send {
 		for _, h := range j.Have {
@@ -335,7 +335,7 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 
 // copy makes the copy at the near end, after the hello of the far end. breakOff makes
 // writes to the control connection fail.
-func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Done, err error) {
+func (j *Copy) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Done, err error) {
 	x := newSession(ctx, ctl, transfer.Silence())
 	x.keep = j.Keep
 	defer x.cancel(nil)
@@ -355,7 +355,7 @@ func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, brea
 		case <-returned:
 		}
 	}()
-	p := &pool{x: x, job: j, hello: h, none: make(chan struct{})}
+	p := &pool{x: x, plan: j, hello: h, none: make(chan struct{})}
 	var t *totals
 	if j.Send {
 		t, err = x.send(place{path: j.Local}, nil, p.none, j.Streams > 0, p.setup, p.more)
@@ -379,7 +379,7 @@ func reap(cmd *exec.Cmd, kill func()) {
 // pool creates streams at the near end.
 type pool struct {
 	x     *session
-	job   *Job
+	plan  *Copy
 	hello *hello
 	do    func(*stream) error
 	none  chan struct{} // closed when it is certain that there will be no stream
@@ -405,7 +405,7 @@ const (
 // them has measured a long round trip.
 func (p *pool) setup(do func(*stream) error) {
 	p.do = do
-	n, met := p.job.Streams, func(time.Duration) {}
+	n, met := p.plan.Streams, func(time.Duration) {}
 	if n == 0 {
 		var far sync.Once
 		n, met = fewStreams, func(rtt time.Duration) {
@@ -441,14 +441,14 @@ func (p *pool) more(n int) error {
 
 // add creates a stream, and calls met with the round-trip time as soon as it is measured.
 func (p *pool) add(met func(rtt time.Duration)) error {
-	host := p.job.Host
+	host := p.plan.Host
 	if host == "" {
 		host = p.hello.Address
 	}
 	if host == "" || p.hello.Port == 0 {
 		return errors.New("the far end has opened no port")
 	}
-	s, err := dial(p.x.ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(p.hello.Port)), p.hello, p.job.Congestion, met)
+	s, err := dial(p.x.ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(p.hello.Port)), p.hello, p.plan.Congestion, met)
 	if err != nil {
 		return err
 	}

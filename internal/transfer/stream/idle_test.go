@@ -48,7 +48,7 @@ func TestStandingIdle(t *testing.T) {
 			}
 			defer early.raw.Close()
 			calm := time.Now()
-			run(t, Job{Server: address, Key: key, Local: filepath.Join(t.TempDir(), "calm"), Remote: "file"})
+			run(t, Copy{Server: address, Key: key, Local: filepath.Join(t.TempDir(), "calm"), Remote: "file"})
 			limit := 2*time.Second + 20*time.Since(calm) // a machine may be slow
 			ctx, cancel := context.WithCancel(t.Context())
 			var open sync.WaitGroup
@@ -92,7 +92,7 @@ func TestStandingIdle(t *testing.T) {
 			}
 			for i := range 5 {
 				begin := time.Now()
-				j := Job{Server: address, Key: key, Local: filepath.Join(t.TempDir(), fmt.Sprint(i)), Remote: "file"}
+				j := Copy{Server: address, Key: key, Local: filepath.Join(t.TempDir(), fmt.Sprint(i)), Remote: "file"}
 				run(t, j)
 				took := time.Since(begin)
 				t.Logf("a copy took %v", took)

@@ -156,7 +156,7 @@ func TestKeep(t *testing.T) {
 	want := details(t, source)
 	for _, send := range []bool{false, true} {
 		dst := filepath.Join(t.TempDir(), "copy")
-		j := Job{Command: serve(t, reachable), Send: send, Local: dst, Remote: source, Keep: everything}
+		j := Copy{Command: serve(t, reachable), Send: send, Local: dst, Remote: source, Keep: everything}
 		if send {
 			j.Local, j.Remote = source, dst
 		}
@@ -175,7 +175,7 @@ func TestKeep(t *testing.T) {
 	}
 	// Attributes without owners are those that every user could write.
 	dst := filepath.Join(t.TempDir(), "copy")
-	run(t, Job{Command: serve(t, reachable), Local: dst, Remote: source, Keep: Keep{Attributes: true}})
+	run(t, Copy{Command: serve(t, reachable), Local: dst, Remote: source, Keep: Keep{Attributes: true}})
 	got := details(t, dst)
 	for _, word := range []string{"trusted", "security.cap", "posix_acl", " is "} {
 		if strings.Contains(got, word) {
@@ -186,7 +186,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("attributes are missing:\n%s", got)
 	}
 	plain := filepath.Join(t.TempDir(), "plain")
-	run(t, Job{Command: serve(t, reachable), Local: plain, Remote: source})
+	run(t, Copy{Command: serve(t, reachable), Local: plain, Remote: source})
 	for line := range strings.Lines(details(t, plain)) {
 		if strings.Contains(line, "=") || strings.Contains(line, " is ") || !strings.Contains(line, " 0:0") {
 			t.Errorf("it was not asked for: %s", line)
@@ -198,7 +198,7 @@ func TestKeep(t *testing.T) {
 func TestKeepOrdinary(t *testing.T) {
 	source := decorated(t)
 	into := open(t)
-	j := Job{Command: serve(t, reachable), Send: true, Local: source, Remote: filepath.Join(into, "copy"), Keep: Keep{HardLinks: true, Attributes: true, ACLs: true}}
+	j := Copy{Command: serve(t, reachable), Send: true, Local: source, Remote: filepath.Join(into, "copy"), Keep: Keep{HardLinks: true, Attributes: true, ACLs: true}}
 	uid := os.Geteuid()
 	if uid == 0 {
 		j.Command, uid = serveAs(t, ordinary), ordinary
@@ -252,7 +252,7 @@ func TestKeepServer(t *testing.T) {
 	dir := t.TempDir()
 	k, key := keys(t)
 	closed, _ := stand(t, &Server{Dir: dir, Keys: k, Write: true})
-	j := Job{Server: closed, Key: key, Send: true, Whole: true, Local: source, Remote: "x", Keep: Keep{Owners: true}}
+	j := Copy{Server: closed, Key: key, Send: true, Whole: true, Local: source, Remote: "x", Keep: Keep{Owners: true}}
 	var target *TargetError
 	if _, err := j.Run(t.Context()); !errors.As(err, &target) {
 		t.Errorf("%v, want a TargetError", err)
@@ -308,7 +308,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	for _, have := range []string{"", source} {
 		dst := filepath.Join(t.TempDir(), "copy")
-		j := Job{Command: command, Local: dst, Remote: source, Keep: Keep{HardLinks: true}}
+		j := Copy{Command: command, Local: dst, Remote: source, Keep: Keep{HardLinks: true}}
 		if have != "" {
 			j.Have = []string{open(t)} // chunks end where the content says, and are offered
 		}
@@ -318,11 +318,11 @@ func TestUnreadable(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		dst := filepath.Join(t.TempDir(), "copy")
-		check("put", run(t, Job{Command: command, Send: true, Local: source, Remote: dst, Keep: Keep{HardLinks: true}}), dst)
+		check("put", run(t, Copy{Command: command, Send: true, Local: source, Remote: dst, Keep: Keep{HardLinks: true}}), dst)
 	}
 	// A file alone is all or nothing, and so is what is not there at all.
 	for _, name := range []string{"d0/f39", "none"} {
-		j := Job{Command: command, Local: filepath.Join(t.TempDir(), "copy"), Remote: filepath.Join(source, name)}
+		j := Copy{Command: command, Local: filepath.Join(t.TempDir(), "copy"), Remote: filepath.Join(source, name)}
 		var cannot *SourceError
 		if _, err := j.Run(t.Context()); !errors.As(err, &cannot) {
 			t.Errorf("%s: %v, want a SourceError", name, err)
@@ -339,7 +339,7 @@ func TestChanging(t *testing.T) {
 	}
 	for _, send := range []bool{false, true} {
 		dst := filepath.Join(t.TempDir(), "copy")
-		j := Job{Command: serve(t, reachable), Send: send, Local: dst, Remote: source}
+		j := Copy{Command: serve(t, reachable), Send: send, Local: dst, Remote: source}
 		if send {
 			j.Local, j.Remote = source, dst
 		}

@@ -27,7 +27,7 @@ type receiver struct {
 	at      place
 	have    *index                 // nil: none
 	resumed bool                   // there was a file or directory at the destination
-	begin   func(size int64) error // see Job
+	begin   func(size int64) error // see Copy
 	keep    Keep
 
 	received atomic.Int64

@@ -311,7 +311,7 @@ func (c *crew) look() {
 	}
 }
 
-// hooks are functions that a receiver calls if they are not nil: begin as in [Job], and
+// hooks are functions that a receiver calls if they are not nil: begin as in [Copy], and
 // done when all data has arrived, before the sender is informed. If one returns an error,
 // the copy ends.
 type hooks struct {

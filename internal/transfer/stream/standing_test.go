@@ -82,7 +82,7 @@ func TestStanding(t *testing.T) {
 	k, key := keys(t)
 	address, _ := stand(t, &Server{Dir: dir, Keys: k, Write: true})
 	into := t.TempDir()
-	j := Job{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "/tree"}
+	j := Copy{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "/tree"}
 	if err := os.Remove(filepath.Join(source, "fifo")); err != nil { // which is left out
 		t.Fatal(err)
 	}
@@ -90,23 +90,23 @@ func TestStanding(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	same(t, source, j.Local)
-	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: j.Local, Remote: "deep/back"})
+	run(t, Copy{Server: address, Key: key, Send: true, Whole: true, Local: j.Local, Remote: "deep/back"})
 	same(t, source, filepath.Join(dir, "deep/back"))
 	if left, err := filepath.Glob(filepath.Join(dir, "deep/"+beneath.Prefix+"*")); err != nil || len(left) != 0 {
 		t.Errorf("a part was left: %q, %v", left, err)
 	}
 	// What is there stays as it is, also where it came meanwhile.
 	var target *TargetError
-	if _, err := (&Job{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "deep/back"}).Run(t.Context()); !errors.As(err, &target) {
+	if _, err := (&Copy{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "deep/back"}).Run(t.Context()); !errors.As(err, &target) {
 		t.Errorf("over what is there: %v", err)
 	}
-	file := Job{Server: address, Key: key, Local: filepath.Join(into, "file"), Remote: "tree/large", Streams: 2}
+	file := Copy{Server: address, Key: key, Local: filepath.Join(into, "file"), Remote: "tree/large", Streams: 2}
 	run(t, file)
 	same(t, filepath.Join(source, "large"), file.Local)
 	// A link within what is served may be asked for, and so may all of it.
-	run(t, Job{Server: address, Key: key, Local: filepath.Join(into, "link"), Remote: "tree/link"})
+	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "link"), Remote: "tree/link"})
 	same(t, filepath.Join(source, "many/d0"), filepath.Join(into, "link"))
-	run(t, Job{Server: address, Key: key, Local: filepath.Join(into, "all"), Remote: "/"})
+	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "all"), Remote: "/"})
 	same(t, dir, filepath.Join(into, "all"))
 	// Who is not root can remove only what may be written to.
 	for _, closed := range []string{filepath.Join(dir, "deep/back/closed"), filepath.Join(into, "tree/closed"), filepath.Join(into, "all/deep/back/closed"), filepath.Join(into, "all/tree/closed")} {
@@ -129,10 +129,10 @@ func TestSpecialBits(t *testing.T) {
 	dir := t.TempDir()
 	k, key := keys(t)
 	address, _ := stand(t, &Server{Dir: dir, Keys: k, Write: true})
-	run(t, Job{Command: serve(t, reachable), Send: true, Local: source, Remote: filepath.Join(dir, "put")})
-	run(t, Job{Command: serve(t, reachable), Local: filepath.Join(dir, "got"), Remote: source})
-	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "whole"})
-	run(t, Job{Server: address, Key: key, Send: true, Local: source, Remote: "in place"})
+	run(t, Copy{Command: serve(t, reachable), Send: true, Local: source, Remote: filepath.Join(dir, "put")})
+	run(t, Copy{Command: serve(t, reachable), Local: filepath.Join(dir, "got"), Remote: source})
+	run(t, Copy{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "whole"})
+	run(t, Copy{Server: address, Key: key, Send: true, Local: source, Remote: "in place"})
 	for _, name := range []string{"put", "got", "whole", "in place"} {
 		same(t, source, filepath.Join(dir, name))
 		err := filepath.WalkDir(filepath.Join(dir, name), func(p string, e fs.DirEntry, err error) error {
@@ -154,7 +154,7 @@ func TestSpecialBits(t *testing.T) {
 	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o755|fs.ModeSetgid)); err != nil {
 		t.Fatal(err)
 	}
-	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "shared/whole"})
+	run(t, Copy{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "shared/whole"})
 	if info, err := os.Stat(filepath.Join(shared, "whole/sub")); err != nil || info.Mode()&special != fs.ModeSetgid {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -180,7 +180,7 @@ func TestStandingRefuses(t *testing.T) {
 				write(t, local, []byte("mine"))
 			}
 			var refused *RefusedError
-			_, err := (&Job{Server: address, Key: c.key, Send: send, Local: local, Remote: "file"}).Run(t.Context())
+			_, err := (&Copy{Server: address, Key: c.key, Send: send, Local: local, Remote: "file"}).Run(t.Context())
 			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, %t: %T %v", name, send, err, err)
 			}
@@ -202,7 +202,7 @@ func TestStandingRefuses(t *testing.T) {
 	}
 	l.Close()
 	var gone *PeerError
-	if _, err := (&Job{Server: l.Addr().String(), Key: key, Local: filepath.Join(dir, "copy"), Remote: "file"}).Run(t.Context()); !errors.As(err, &gone) || gone.Met {
+	if _, err := (&Copy{Server: l.Addr().String(), Key: key, Local: filepath.Join(dir, "copy"), Remote: "file"}).Run(t.Context()); !errors.As(err, &gone) || gone.Met {
 		t.Errorf("nobody there: %T %v", err, err)
 	}
 }
@@ -223,13 +223,13 @@ func TestStandingJail(t *testing.T) {
 	into := t.TempDir()
 	for _, remote := range []string{"../file", "/../file", "tree/../../file", "up", "away/file", "away", outside + "/file"} {
 		var source *SourceError
-		_, err := (&Job{Server: address, Key: key, Local: filepath.Join(into, "copy"), Remote: remote}).Run(t.Context())
+		_, err := (&Copy{Server: address, Key: key, Local: filepath.Join(into, "copy"), Remote: remote}).Run(t.Context())
 		if !errors.As(err, &source) {
 			t.Errorf("get %s: %T %v", remote, err, err)
 		}
 	}
 	// Within a tree a link is a link.
-	run(t, Job{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "tree"})
+	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "tree"})
 	same(t, filepath.Join(dir, "tree"), filepath.Join(into, "tree"))
 	mine := filepath.Join(into, "mine")
 	write(t, mine, []byte("mine"))
@@ -237,7 +237,7 @@ func TestStandingJail(t *testing.T) {
 		for _, c := range []struct{ address, remote string }{{address, "../new"}, {address, "away/new"}, {address, "."}, {closed, "new"}} {
 			var source *SourceError
 			var target *TargetError
-			_, err := (&Job{Server: c.address, Key: key, Send: true, Whole: whole, Local: mine, Remote: c.remote}).Run(t.Context())
+			_, err := (&Copy{Server: c.address, Key: key, Send: true, Whole: whole, Local: mine, Remote: c.remote}).Run(t.Context())
 			if !errors.As(err, &source) && !errors.As(err, &target) {
 				t.Errorf("put %s: %T %v", c.remote, err, err)
 			}
@@ -312,7 +312,7 @@ func TestStandingBreaks(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "file"), random(3, size))
 	address, _ := stand(t, &Server{Dir: dir, Keys: k})
-	j := Job{Server: relay(t, address, size/2), Key: key, Local: filepath.Join(t.TempDir(), "copy"), Remote: "file"}
+	j := Copy{Server: relay(t, address, size/2), Key: key, Local: filepath.Join(t.TempDir(), "copy"), Remote: "file"}
 	if d := run(t, j); d.Tries != 2 || d.Sent == 0 || d.Sent >= size {
 		t.Errorf("%+v", d)
 	}
@@ -370,7 +370,7 @@ func TestStandingEnds(t *testing.T) {
 		}
 	}()
 	go func() { <-half; stop() }()
-	j := Job{Server: l.Addr().String(), Key: key, Local: filepath.Join(t.TempDir(), "copy"), Remote: "file"}
+	j := Copy{Server: l.Addr().String(), Key: key, Local: filepath.Join(t.TempDir(), "copy"), Remote: "file"}
 	var gone *PeerError
 	if _, err := j.Run(t.Context()); !errors.As(err, &gone) {
 		t.Fatalf("%T %v", err, err)
@@ -437,7 +437,7 @@ func TestStandingOneLeads(t *testing.T) {
 	if away != leaders-1 {
 		t.Errorf("%d of %d were sent away", away, leaders)
 	}
-	if _, err := (&Job{Server: address, Key: key, Local: filepath.Join(dir, "copy"), Remote: "file"}).Run(t.Context()); err != nil {
+	if _, err := (&Copy{Server: address, Key: key, Local: filepath.Join(dir, "copy"), Remote: "file"}).Run(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -119,7 +119,7 @@ func same(t *testing.T, a, b string) {
 	}
 }
 
-func run(t *testing.T, j Job) *Done {
+func run(t *testing.T, j Copy) *Done {
 	t.Helper()
 	d, err := j.Run(t.Context())
 	if err != nil {
@@ -165,7 +165,7 @@ func TestTree(t *testing.T) {
 			t.Run(fmt.Sprintf("%s,%t", address, send), func(t *testing.T) {
 				dst := filepath.Join(t.TempDir(), "copy")
 				t.Cleanup(func() { _ = os.Chmod(filepath.Join(dst, "closed"), 0o700) })
-				j := Job{Command: serve(t, address), Send: send, Local: dst, Remote: source}
+				j := Copy{Command: serve(t, address), Send: send, Local: dst, Remote: source}
 				if send {
 					j.Local, j.Remote = source, dst
 				}
@@ -214,7 +214,7 @@ func TestPart(t *testing.T) {
 	part[5*minPiece] ^= 1
 	write(t, dst, part)
 	for _, send := range []bool{false, true} {
-		j := Job{Command: serve(t, reachable), Send: send, Local: dst, Remote: source}
+		j := Copy{Command: serve(t, reachable), Send: send, Local: dst, Remote: source}
 		if send {
 			j.Local, j.Remote = source, dst
 		}
@@ -226,7 +226,7 @@ func TestPart(t *testing.T) {
 	}
 	// Of one that is longer, the rest goes.
 	write(t, dst, append(slices.Clone(content), "rest"...))
-	if d := run(t, Job{Command: serve(t, reachable), Local: dst, Remote: source}); d.Sent != 0 {
+	if d := run(t, Copy{Command: serve(t, reachable), Local: dst, Remote: source}); d.Sent != 0 {
 		t.Errorf("%d bytes were sent", d.Sent)
 	}
 	same(t, source, dst)
@@ -237,7 +237,7 @@ func TestPart(t *testing.T) {
 	if err := os.Truncate(source, int64(len(content))); err != nil {
 		t.Fatal(err)
 	}
-	run(t, Job{Command: serve(t, reachable), Local: dst, Remote: source})
+	run(t, Copy{Command: serve(t, reachable), Local: dst, Remote: source})
 	same(t, source, dst)
 }
 
@@ -256,7 +256,7 @@ func TestHave(t *testing.T) {
 	for _, have := range []string{"had", "store"} {
 		for _, send := range []bool{false, true} {
 			dst := filepath.Join(t.TempDir(), "copy")
-			j := Job{Command: serve(t, reachable), Send: send, Local: dst, Remote: source, Have: []string{filepath.Join(dir, have)}}
+			j := Copy{Command: serve(t, reachable), Send: send, Local: dst, Remote: source, Have: []string{filepath.Join(dir, have)}}
 			if send {
 				j.Local, j.Remote = source, dst
 			}
@@ -267,7 +267,7 @@ func TestHave(t *testing.T) {
 			same(t, source, dst)
 		}
 	}
-	_, err := (&Job{Command: serve(t, reachable), Local: filepath.Join(dir, "x"), Remote: source, Have: []string{filepath.Join(dir, "none")}}).Run(t.Context())
+	_, err := (&Copy{Command: serve(t, reachable), Local: filepath.Join(dir, "x"), Remote: source, Have: []string{filepath.Join(dir, "none")}}).Run(t.Context())
 	var target *TargetError
 	if !errors.As(err, &target) {
 		t.Errorf("error %v", err)
@@ -336,7 +336,7 @@ func TestBreaks(t *testing.T) {
 	source, dst := filepath.Join(dir, "source"), filepath.Join(dir, "copy")
 	write(t, source, random(5, 12<<20))
 	command := []string{"sh", "-c", `"$@" | stdbuf -o0 head -c 5000000`, "sh"}
-	j := Job{Command: append(command, serve(t, nowhere)...), Local: dst, Remote: source}
+	j := Copy{Command: append(command, serve(t, nowhere)...), Local: dst, Remote: source}
 	d := run(t, j)
 	if d.Tries < 2 || d.Sent >= d.Bytes {
 		t.Errorf("%+v", d)
@@ -385,7 +385,7 @@ func TestFaults(t *testing.T) {
 		{"one that says something else", file, filepath.Join(dir, "x"), []string{"echo", "hello"}, &gone, ""},
 	} {
 		for _, send := range []bool{false, true} {
-			j := Job{Command: c.command, Send: send, Local: c.to, Remote: c.from}
+			j := Copy{Command: c.command, Send: send, Local: c.to, Remote: c.from}
 			if send {
 				j.Local, j.Remote = c.from, c.to
 			}
@@ -528,7 +528,7 @@ func TestFull(t *testing.T) {
 					}
 				}()
 				at := filepath.Join(disk, "copy")
-				j := Job{Command: serve(t, address), Send: send, Local: at, Remote: source}
+				j := Copy{Command: serve(t, address), Send: send, Local: at, Remote: source}
 				if send {
 					j.Local, j.Remote = source, at
 				}

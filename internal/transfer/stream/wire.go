@@ -52,7 +52,7 @@ type request struct {
 	// Silence is the time that an end may send nothing. 0 means the far end's own setting.
 	Silence time.Duration `json:",omitempty"`
 	Start   *start        // of the near receiver, which waits for nothing
-	Whole   bool          `json:",omitempty"` // see Job
+	Whole   bool          `json:",omitempty"` // see Copy
 	Keep    Keep
 }
 

@@ -271,11 +271,11 @@ func (db *DB) fail(err error) {
 func (db *DB) flush(sync bool) bool {
 	db.writer.Lock()
 	defer db.writer.Unlock()
-	type job struct {
+	type piece struct {
 		w *window
 		b []byte
 	}
-	var jobs []job
+	var pieces []piece
 	var all []*window
 	db.mu.Lock()
 	abandoned := db.abandoned
@@ -283,7 +283,7 @@ func (db *DB) flush(sync bool) bool {
 	for _, w := range slices.Concat(db.open, db.closing) {
 		all = append(all, w)
 		if len(w.pend) > 0 {
-			jobs = append(jobs, job{w, w.pend})
+			pieces = append(pieces, piece{w, w.pend})
 			db.pending -= int64(len(w.pend))
 			w.pend = nil
 		}
@@ -292,7 +292,7 @@ func (db *DB) flush(sync bool) bool {
 	for _, w := range abandoned {
 		db.removeJournal(w)
 	}
-	for _, j := range jobs {
+	for _, j := range pieces {
 		if err := db.append(j.w, j.b); err != nil {
 			db.mu.Lock()
 			db.breakJournal(j.w)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -9,12 +10,13 @@ import (
 
 	"premix/internal/engine"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/outputs"
 	"premix/internal/report"
 )
 
 func (a *app) reportCommand() *cobra.Command {
-	var html string
+	var html, trace string
 	var usage, node bool
 	cmd := &cobra.Command{
 		Use:   "report DIR",
@@ -24,6 +26,9 @@ timeline of its tasks, to DIR/report.html or the file of --html. premix run writ
 page too, when it ends. With --usage, and for a task directory, it reports instead the
 use of the cores that tasks held. This page has box plots of each step; for a run it is
 written only with --html.
+
+With --trace it also writes a row for each try to a file, in the form of Nextflow's
+trace files.
 
 With --node, and without DIR, it sums up the commands that premix hot and premix shim
 started on this machine in the last seven days.`,
@@ -36,6 +41,11 @@ started on this machine in the last seven days.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if node {
 				return a.reportNode()
+			}
+			if trace != "" {
+				if err := report.WriteTrace(args[0], trace); err != nil {
+					return traceError(trace, err)
+				}
 			}
 			if usage || queue.IsDir(args[0]) {
 				u, err := report.ReadUsage(args[0])
@@ -78,6 +88,7 @@ started on this machine in the last seven days.`,
 	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
 	cmd.Flags().BoolVar(&node, "node", false, "time that hot starts of commands saved on this machine in seven days")
 	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
+	outputFlag(cmd, &trace, "trace", "", outputs.Tries, "file for a row of each try, as in Nextflow's trace files")
 	outputNames(cmd, func(args []string) []string {
 		if html != "" || node {
 			return nil
@@ -85,6 +96,15 @@ started on this machine in the last seven days.`,
 		return []string{filepath.Join(args[0], engine.ReportFile)}
 	}, outputs.Page)
 	return cmd
+}
+
+// traceError reports that the trace could not be written, if err has no code of its own.
+func traceError(path string, err error) error {
+	var coded exit.Coded
+	if errors.As(err, &coded) {
+		return err
+	}
+	return &usageError{fmt.Errorf("trace %s: %w", path, err), "give a file with --trace that you may write"}
 }
 
 // reportNode prints the savings by hot starts on this machine in seven days.

@@ -13,15 +13,19 @@ type Kind string
 
 // Kinds, and their marks.
 const (
-	Page    Kind = "page"    // HTML with the generator premix in its head
-	Table   Kind = "table"   // Parquet with a key of premix in its metadata
-	Trace   Kind = "trace"   // a Standard Workload File with the conversion premix in its header
-	Profile Kind = "profile" // a profile of a tree, which begins with the name of its format
-	Text    Kind = "text"    // a figure, or a text in another program's format, that ends with Mark
+	Page    Kind = "page"       // HTML with the generator premix in its head
+	Table   Kind = "table"      // Parquet with a key of premix in its metadata
+	Trace   Kind = "trace"      // a Standard Workload File with the conversion premix in its header
+	Profile Kind = "profile"    // a profile of a tree, which begins with the name of its format
+	Tries   Kind = "task trace" // a trace file of tasks, whose last column is [TraceColumn]
+	Text    Kind = "text"       // a figure, or a text in another program's format, that ends with Mark
 )
 
 // Mark ends files of the kind Text in formats that have XML comments.
 const Mark = "<!-- premix -->\n"
+
+// TraceColumn ends the first line of a trace file of tasks.
+const TraceColumn = "premix_start"
 
 // TakenError reports a file that a command would have replaced.
 type TakenError struct {
@@ -82,6 +86,9 @@ func (k Kind) of(f io.ReaderAt, size int64) (bool, error) {
 		return bytes.HasPrefix(head, []byte("<!doctype html>")) && bytes.Contains(head, []byte(`<meta name="generator" content="premix">`)), nil
 	case Trace:
 		return bytes.HasPrefix(head, []byte(";")) && bytes.Contains(head, []byte("\n; Conversion: premix\n")), nil
+	case Tries:
+		first, _, whole := bytes.Cut(head, []byte("\n"))
+		return whole && bytes.HasSuffix(first, []byte("\t"+TraceColumn)), nil
 	case Profile:
 		return bytes.HasPrefix(head, []byte("{")) && bytes.Contains(head[:min(len(head), 100)], []byte("premix profile ")), nil
 	case Text:

@@ -223,7 +223,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"report": {
-		imports: []string{"kit/beneath", "engine", "engine/queue", "hotstart", "hotstart/calls", "record", "kit/owner"},
+		imports: []string{"kit/beneath", "kit/outputs", "engine", "engine/queue", "hotstart", "hotstart/calls", "record", "kit/owner"},
 	},
 	"engine/kubernetes": {
 		imports: []string{"engine/pilot", "testkit/kubeapi"},

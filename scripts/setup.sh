@@ -6,7 +6,7 @@
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
-#   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas and Arrow (600 MB)
+#   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas, Arrow and MultiQC (900 MB)
 #   scripts/setup.sh wheel           the builder of the Python package
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane and the kubelet
@@ -323,7 +323,7 @@ for set in "$@"; do
 	ecosystem)
 		install_nextflow || status=1
 		install_snakemake || status=1
-		python_tools pandas==3.1.1 pyarrow==26.0.1 || status=1
+		python_tools pandas==3.1.1 pyarrow==26.0.1 multiqc==1.35 || status=1
 		;;
 	gatk) install_gatk || status=1 ;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;

@@ -67,17 +67,21 @@ def _even(records: List[Record]) -> List[Record]:
 def records(directory: Union[str, "os.PathLike[str]"], *, last: bool = False) -> Records:
     """Return the records in a directory of premix task run or premix run.
 
-    With last, only the last record of each task.
+    With last, only the last record of each task. The group of a run with a recipe is the
+    recipe, and its cores and memory are the recipe's.
     """
     state = os.path.join(os.fspath(directory), ".premix")
     if not os.path.isdir(state):
         raise PremixError(f"{os.fspath(directory)} is not a directory of premix")
+    common: Record = {}
     queue = os.path.join(state, "queue")
     if os.path.isdir(queue):
         state = queue
+    else:
+        common = _recipe(os.path.join(state, "plan.jsonl"))
     found = Records()
     for path in sorted(glob.glob(os.path.join(glob.escape(state), "journal-*.jsonl"))):
-        found += _journal(path)
+        found += ({**common, **record} for record in _journal(path))
     if not last:
         return found
     best: Dict[int, Record] = {}
@@ -86,6 +90,16 @@ def records(directory: Union[str, "os.PathLike[str]"], *, last: bool = False) ->
         if before is None or record["try"] >= before["try"]:
             best[record["task"]] = record
     return Records(best[task] for task in sorted(best))
+
+
+def _recipe(plan: str) -> Record:
+    """Return the fields that all records of a run with a recipe have in common."""
+    try:
+        with open(plan, "rb") as file:
+            header = json.loads(file.readline())
+    except (OSError, ValueError) as e:
+        raise PremixError(f"{plan} is not the plan of a run") from e
+    return {"group": header["recipe"], "cores": header.get("threads") or 1, "memory": header.get("memory", 0)}
 
 
 def _journal(path: str) -> List[Record]:

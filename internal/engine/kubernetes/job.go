@@ -80,6 +80,9 @@ func (e *Engine) job(w *pilot.Wave) *batchv1.Job {
 	if e.o.Priority != "" {
 		spec.PriorityClassName = e.o.Priority
 	}
+	for _, name := range e.o.PullSecrets {
+		spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
 	if spec.EnableServiceLinks == nil {
 		// A variable for each service of the namespace would be in every task's environment.
 		spec.EnableServiceLinks = pointer(false)
@@ -93,6 +96,14 @@ func (e *Engine) job(w *pilot.Wave) *batchv1.Job {
 		c.ImagePullPolicy = corev1.PullPolicy(e.o.Pull)
 	}
 	cores, memory := request(c, &w.Shares[0])
+	if len(e.o.Resources) > 0 {
+		if c.Resources.Limits == nil {
+			c.Resources.Limits = make(corev1.ResourceList)
+		}
+		// Kubernetes wants both to be the same for other resources than cores and memory.
+		maps.Copy(c.Resources.Requests, e.o.Resources)
+		maps.Copy(c.Resources.Limits, e.o.Resources)
+	}
 	c.Command = append([]string{e.premix()}, w.Command(e.Name(), "$("+indexVariable+")")...)
 	c.Command = append(c.Command, "--jobs", strconv.Itoa(cores))
 	if memory > 0 {
@@ -112,8 +123,17 @@ func (e *Engine) job(w *pilot.Wave) *batchv1.Job {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: v.Path})
 	}
 	n := int32(len(w.Shares))
+	labels, annotations := maps.Clone(e.o.Labels), maps.Clone(e.o.Annotations)
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	maps.Copy(labels, own)
+	annotations[annotationDirectory] = w.Dir
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: jobName(w), Namespace: e.namespace, Labels: own, Annotations: map[string]string{annotationDirectory: w.Dir}},
+		ObjectMeta: metav1.ObjectMeta{Name: jobName(w), Namespace: e.namespace, Labels: labels, Annotations: annotations},
 		Spec: batchv1.JobSpec{
 			Completions: &n, Parallelism: &n, CompletionMode: pointer(batchv1.IndexedCompletion),
 			BackoffLimitPerIndex: pointer(int32(0)), PodReplacementPolicy: pointer(batchv1.Failed),

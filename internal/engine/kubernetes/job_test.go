@@ -31,6 +31,14 @@ func TestParse(t *testing.T) {
 		{"least", map[string]string{"image": "i"}, ""},
 		{"image of the template", map[string]string{"template": file("image", "spec: {containers: [{image: i}]}")}, ""},
 		{"all", map[string]string{"image": "i", "namespace": "n", "volume": "claim:/a,/b", "pull": "Never", "premix": "/p", "service-account": "s", "priority-class": "p", "kubeconfig": "k", "context": "c"}, ""},
+		{"labels", map[string]string{"image": "i", "label": "kueue.x-k8s.io/queue-name=short,a=", "annotation": "a/b=any text: =", "resource": "nvidia.com/gpu=1,ephemeral-storage=10Gi", "pull-secret": "a,b.c"}, ""},
+		{"label without a value", map[string]string{"image": "i", "label": "a"}, `--engine-opt label: "a" has no value`},
+		{"key of a label", map[string]string{"image": "i", "label": "a b=c"}, `--engine-opt label: "a b=c": `},
+		{"value of a label", map[string]string{"image": "i", "label": "a=b c"}, `--engine-opt label: "a=b c": `},
+		{"key of an annotation", map[string]string{"image": "i", "annotation": "=c"}, `--engine-opt annotation: "=c": `},
+		{"quantity", map[string]string{"image": "i", "resource": "nvidia.com/gpu=many"}, `"many" is not a quantity of nvidia.com/gpu`},
+		{"memory as a resource", map[string]string{"image": "i", "resource": "memory=1Gi"}, "options of their own"},
+		{"pull secret", map[string]string{"image": "i", "pull-secret": "a,"}, "--engine-opt pull-secret: "},
 		{"no image", nil, "needs an image"},
 		{"unknown", map[string]string{"image": "i", "speed": "9"}, "kubernetes has no option speed"},
 		{"namespace", map[string]string{"image": "i", "namespace": "N_1"}, "--engine-opt namespace"},
@@ -99,6 +107,32 @@ spec:
 	for dir, want := range map[string]bool{"/data/out": true, "/data": true, "/database": false, "/ref/x": true, "/scratch/x": true, "/": false} {
 		if e.covered(dir) != want {
 			t.Errorf("covered %s is not %v", dir, want)
+		}
+	}
+}
+
+// Labels and annotations are the Job's, resources and secrets the pod's. Those that premix
+// finds its Jobs by cannot be replaced.
+func TestJobOptions(t *testing.T) {
+	o, err := Parse(map[string]string{"image": "i", "label": "kueue.x-k8s.io/queue-name=short,premix/token=other", "annotation": "a=b,premix/directory=/other",
+		"resource": "nvidia.com/gpu=2", "pull-secret": "one,two"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{o: *o, namespace: "n"}
+	for _, token := range []string{"AB12cd34", "EF"} { // nothing of a wave may stay in the options
+		j := e.job(&pilot.Wave{Number: 7, Token: token, Dir: "/data/out", Shares: []pilot.Share{{Cores: 3}}, Target: time.Minute})
+		if j.Labels["kueue.x-k8s.io/queue-name"] != "short" || j.Labels[labelToken] != strings.ToLower(token) || j.Annotations["a"] != "b" || j.Annotations[annotationDirectory] != "/data/out" {
+			t.Errorf("the Job has %v, %v", j.Labels, j.Annotations)
+		}
+		s := &j.Spec.Template.Spec
+		if j.Spec.Template.Labels["kueue.x-k8s.io/queue-name"] != "" || len(s.ImagePullSecrets) != 2 || s.ImagePullSecrets[1].Name != "two" {
+			t.Errorf("the pod has %v, %v", j.Spec.Template.Labels, s.ImagePullSecrets)
+		}
+		r := s.Containers[0].Resources
+		gpus, limit := r.Requests["nvidia.com/gpu"], r.Limits["nvidia.com/gpu"]
+		if gpus.String() != "2" || limit.String() != "2" || r.Requests.Cpu().String() != "3" {
+			t.Errorf("the container has %+v", r)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
@@ -28,6 +29,11 @@ type Options struct {
 	Priority   string // priority class
 	Pull       string // when images are pulled: Always, IfNotPresent, Never
 	Template   *corev1.PodTemplateSpec
+
+	Labels      map[string]string   // of the Jobs
+	Annotations map[string]string   // of the Jobs
+	Resources   corev1.ResourceList // further ones of a pod, such as GPUs
+	PullSecrets []string            // for the registry of the image
 }
 
 // Volume is mounted into every pod.
@@ -59,6 +65,24 @@ func Parse(rest map[string]string) (*Options, error) {
 			o.Volumes = append(o.Volumes, *v)
 		}
 	}
+	var err error
+	if o.Labels, err = pairs(rest["label"], validation.IsQualifiedName, validation.IsValidLabelValue); err != nil {
+		return nil, mistake("label", err.Error())
+	}
+	if o.Annotations, err = pairs(rest["annotation"], validation.IsQualifiedName, nil); err != nil {
+		return nil, mistake("annotation", err.Error())
+	}
+	if o.Resources, err = parseResources(rest["resource"]); err != nil {
+		return nil, mistake("resource", err.Error())
+	}
+	if list := rest["pull-secret"]; list != "" {
+		o.PullSecrets = strings.Split(list, ",")
+		for _, name := range o.PullSecrets {
+			if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+				return nil, mistake("pull-secret", wrong[0])
+			}
+		}
+	}
 	if name := rest["template"]; name != "" {
 		t, err := readTemplate(name)
 		if err != nil {
@@ -66,7 +90,7 @@ func Parse(rest map[string]string) (*Options, error) {
 		}
 		o.Template = t
 	}
-	known := []string{"kubeconfig", "context", "namespace", "image", "premix", "service-account", "priority-class", "pull", "volume", "template"}
+	known := []string{"kubeconfig", "context", "namespace", "image", "premix", "service-account", "priority-class", "pull", "volume", "template", "label", "annotation", "resource", "pull-secret"}
 	rest = maps.Clone(rest)
 	for _, k := range known {
 		delete(rest, k)
@@ -82,6 +106,48 @@ func Parse(rest map[string]string) (*Options, error) {
 
 func mistake(option, reason string) error {
 	return &pilot.OptionError{Reason: "--engine-opt " + option + ": " + reason, Way: "see the page on Kubernetes in the documentation"}
+}
+
+// pairs reads KEY=VALUE,KEY=VALUE. The functions return the mistakes in a key or a value.
+func pairs(list string, key, value func(string) []string) (map[string]string, error) {
+	found := make(map[string]string)
+	if list == "" {
+		return found, nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		k, v, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q has no value: write KEY=VALUE, several with commas between them", text)
+		}
+		wrong := key(k)
+		if value != nil {
+			wrong = append(wrong, value(v)...)
+		}
+		if len(wrong) > 0 {
+			return nil, fmt.Errorf("%q: %s", text, wrong[0])
+		}
+		found[k] = v
+	}
+	return found, nil
+}
+
+// parseResources reads NAME=QUANTITY,NAME=QUANTITY. Cores and memory have options of their
+// own.
+func parseResources(list string) (corev1.ResourceList, error) {
+	texts, err := pairs(list, validation.IsQualifiedName, nil)
+	if err != nil {
+		return nil, err
+	}
+	found := make(corev1.ResourceList)
+	for name, text := range texts {
+		if name == string(corev1.ResourceCPU) || name == string(corev1.ResourceMemory) {
+			return nil, errors.New("cores and memory are options of their own: cores=N, memory=SIZE")
+		}
+		if found[corev1.ResourceName(name)], err = resource.ParseQuantity(text); err != nil {
+			return nil, fmt.Errorf("%q is not a quantity of %s", text, name)
+		}
+	}
+	return found, nil
 }
 
 // parseVolume reads CLAIM:PATH, or PATH for a directory that all nodes have.

@@ -536,16 +536,3 @@ func write(dir, name, value string) error {
 	_, err = f.WriteString(value)
 	return errors.Join(err, f.Close())
 }
-
-// has reports whether tasks can be limited by a controller.
-func (c *cgroups) has(controller string) bool {
-	if c == nil {
-		return false
-	}
-	for i := range c.parents {
-		if c.parents[i].has(controller) {
-			return true
-		}
-	}
-	return false
-}

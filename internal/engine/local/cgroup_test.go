@@ -380,3 +380,16 @@ func TestStartTime(t *testing.T) {
 		t.Errorf("start time of no process: %q", got)
 	}
 }
+
+// has reports whether tasks can be limited by a controller.
+func (c *cgroups) has(controller string) bool {
+	if c == nil {
+		return false
+	}
+	for i := range c.parents {
+		if c.parents[i].has(controller) {
+			return true
+		}
+	}
+	return false
+}

@@ -35,6 +35,10 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 		words: NewWords(facts.Words), free: facts.Free}
 	if facts.Late != nil {
 		c.written = *facts.Late
+		var err error
+		if c.im[0], err = a.With(facts.Late); err != nil {
+			return nil, err
+		}
 	}
 	for i := range c.prep {
 		p := &c.prep[i]
@@ -196,7 +200,6 @@ func clip(s string) string {
 // thread compares the registers and the other state of a thread.
 func (c *comparer) thread(i int) {
 	t, u := c.im[0].Threads[i], c.im[1].Threads[i]
-	c.start(i, &t)
 	name := func(what string) string { return fmt.Sprintf("%s of thread %d", what, i) }
 	ra, rb := reflect.ValueOf(t.Regs), reflect.ValueOf(u.Regs)
 	for k := range ra.NumField() {
@@ -218,7 +221,7 @@ func (c *comparer) thread(i int) {
 		}
 	}
 	if len(t.Xstate) == len(u.Xstate) {
-		u.Xstate = slices.Clone(u.Xstate)
+		t.Xstate, u.Xstate = slices.Clone(t.Xstate), slices.Clone(u.Xstate)
 		if c.inCall(i) && forgetVectors(t.Xstate, u.Xstate) {
 			c.explained(RuleVectors, Difference{Where: name("extended state"), At: -1})
 		}

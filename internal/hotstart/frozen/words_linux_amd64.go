@@ -2,8 +2,13 @@ package frozen
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart/tracer"
 )
 
 // late finds the late words and late variables in a part of a VMA, which begins at offset
@@ -18,7 +23,7 @@ func (c *comparer) late(v *VMA, at int64, a, b []byte) {
 	}
 	for _, p := range c.written.Places {
 		if !p.Xstate && p.Address >= begin && p.Address+uint64(p.Length) <= begin+uint64(len(a)) {
-			copy(a[p.Address-begin:], c.written.Words[p.Word][p.From:p.From+p.Length])
+			copy(a[p.Address-begin:], c.written.part(p))
 		}
 	}
 	c.places(c.words.Exchange(a, b), WordPlace{Address: begin}, where(v))
@@ -32,20 +37,59 @@ func (c *comparer) writes(v *VMA, e Extent) bool {
 	})
 }
 
-// start applies the writes of a start to the registers and the extended state of a thread.
-func (c *comparer) start(thread int, t *Thread) {
-	registers := reflect.ValueOf(&t.Regs).Elem()
-	for _, o := range c.written.Offsets {
-		if v, ok := o.Value(c.written.Words[o.Word]); ok && o.Thread == thread {
-			registers.Field(o.Register).SetUint(uint64(v))
+// register returns the field of r with an index.
+func register(r *unix.PtraceRegs, index int) reflect.Value {
+	return reflect.ValueOf(r).Elem().Field(index)
+}
+
+// part returns the part of a late word that belongs at a place.
+func (l *Late) part(p WordPlace) []byte {
+	return []byte(l.Words[p.Word][p.From : p.From+p.Length])
+}
+
+// With returns an image with late words in the registers and in the extended state of its
+// threads. It does not change im.
+func (im *Image) With(l *Late) (*Image, error) {
+	other := *im
+	other.Threads = slices.Clone(im.Threads)
+	for i := range other.Threads {
+		other.Threads[i].Xstate = slices.Clone(other.Threads[i].Xstate)
+	}
+	for _, o := range l.Offsets {
+		v, ok := o.Value(l.Words[o.Word])
+		if !ok {
+			return nil, fmt.Errorf("the tool compares %q with a text that begins with the same letter", l.Words[o.Word])
+		}
+		register(&other.Threads[o.Thread].Regs, o.Register).SetUint(uint64(v))
+	}
+	for _, p := range l.Places {
+		if p.Xstate {
+			copy(other.Threads[p.Thread].Xstate[p.Address:], l.part(p))
 		}
 	}
-	t.Xstate = slices.Clone(t.Xstate)
-	for _, p := range c.written.Places {
-		if p.Xstate && p.Thread == thread {
-			copy(t.Xstate[p.Address:], c.written.Words[p.Word][p.From:p.From+p.Length])
+	return &other, nil
+}
+
+// Write writes late words into the memory of a process that Image.Start has made.
+func (l *Late) Write(p *tracer.Proc) error {
+	for _, place := range l.Places {
+		if place.Xstate {
+			continue
+		}
+		if err := p.Write(place.Address, l.part(place)); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// Held returns the offsets whose registers hold the values for the late words of another
+// preparation.
+func Held(im *Image, offsets []Offset, words []string) []Offset {
+	return slices.DeleteFunc(slices.Clone(offsets), func(o Offset) bool {
+		v, ok := o.Value(words[o.Word])
+		return !ok || uint32(register(&im.Threads[o.Thread].Regs, o.Register).Uint()) != v
+	})
 }
 
 // short explains a word of 8 bytes of a part of a VMA, at offset off of the part, by single

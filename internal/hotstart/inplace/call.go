@@ -1,11 +1,9 @@
 package inplace
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,16 +12,17 @@ import (
 	"github.com/zeebo/blake3"
 
 	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/late"
 )
 
 // Role is the use of a late word.
-type Role string
+type Role = late.Role
 
 // The roles of late words.
 const (
-	Input  Role = "input"  // path of a file that the tool reads for the sample
-	Output Role = "output" // path, or beginning of paths, of files that the tool writes
-	Label  Role = "label"  // other text, for example a read group
+	Input  = late.Input
+	Output = late.Output
+	Label  = late.Label
 )
 
 // Word is a part of an argument that changes from call to call: the bytes [From, To)
@@ -121,139 +120,6 @@ func (c *Call) isLate(name string) bool {
 	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
 }
 
-// compressions are extensions that follow another extension.
-var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
-
-// extension returns the extension of a path, with the extension of a compression.
-func extension(path string) string {
-	base := filepath.Base(path)
-	ext := filepath.Ext(base)
-	if slices.Contains(compressions, ext) {
-		ext = filepath.Ext(strings.TrimSuffix(base, ext)) + ext
-	}
-	return ext
-}
-
-// shape returns a word with its changing parts replaced by one letter: letters and digits
-// outside the extension. In a word without letters only the digits change.
-func (r Role) shape(word string) string {
-	b := []byte(word)
-	blank := byte('x')
-	if !strings.ContainsFunc(word, func(c rune) bool { return alnum(c) && (c < '0' || c > '9') }) {
-		blank = 'd'
-	}
-	end := len(b)
-	if r != Label {
-		end -= len(extension(word))
-	}
-	for i := range end {
-		if alnum(rune(b[i])) {
-			b[i] = blank
-		}
-	}
-	return string(b[:end]) + "|" + string(b[end:])
-}
-
-func alnum(c rune) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-}
-
-// letters are the bytes that other puts in place of letters and digits, in their order.
-const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-// lettersFor returns the bytes that may replace the bytes of a word.
-func (r Role) lettersFor(word string) string {
-	if shape := r.shape(word); !strings.Contains(shape[:strings.LastIndexByte(shape, '|')], "x") {
-		return letters[1:10] // a number that does not begin with 0
-	}
-	return letters
-}
-
-// other returns a random word of the same shape that differs from word in every letter
-// that is not fixed.
-func (r Role) other(word string) string {
-	b := []byte(word)
-	from := r.lettersFor(word)
-	shape := r.shape(word)
-	for i := range strings.LastIndexByte(shape, '|') {
-		if !alnum(rune(word[i])) {
-			continue
-		}
-		for b[i] == word[i] {
-			b[i] = from[random(len(from))]
-		}
-	}
-	return string(b)
-}
-
-func random(n int) int {
-	v, err := rand.Int(rand.Reader, big.NewInt(int64(n)))
-	if err != nil {
-		panic(err) // it never fails on Linux
-	}
-	return int(v.Int64())
-}
-
-// contrast returns words as other does, whose order is the reverse of the order of words,
-// wherever their first letters decide it. The first letters are low ones, digits mostly, or
-// high ones: two contrasts and the words themselves lie on both sides of most constants
-// that a tool compares them with. First letters in avoid, by word, are not used.
-func contrast(words []string, roles []Role, high bool, avoid map[int][]byte) []string {
-	all := make([]string, len(words))
-	for k, w := range words {
-		all[k] = roles[k].other(w)
-	}
-	for _, set := range []string{letters, letters[1:10]} {
-		var members []int // words with these letters, in descending order
-		used := ""
-		for k, w := range words {
-			if first := strings.IndexFunc(w, alnum); first >= 0 && roles[k].lettersFor(w) == set {
-				members = append(members, k)
-				used += w[first:first+1] + string(avoid[k])
-			}
-		}
-		slices.SortStableFunc(members, func(i, j int) int { return strings.Compare(words[j], words[i]) })
-		var free []byte
-		for _, c := range []byte(set) {
-			if strings.IndexByte(used, c) < 0 {
-				free = append(free, c)
-			}
-		}
-		if len(free) < len(members) {
-			continue // random ones serve
-		}
-		if n := max(len(members), 10); n < len(free) && high {
-			free = free[len(free)-n:]
-		} else if n < len(free) {
-			free = free[:n]
-		}
-		for len(free) > len(members) {
-			k := random(len(free))
-			free = slices.Delete(free, k, k+1)
-		}
-		for i, k := range members {
-			all[k] = withFirstLetters(all[k], roles[k].shape(words[k]), free[i])
-		}
-	}
-	return all
-}
-
-// withFirstLetters exchanges the first letter of each component of a path, where its shape
-// lets it change.
-func withFirstLetters(word, shape string, letter byte) string {
-	b := []byte(word)
-	begins := true
-	for i := range strings.LastIndexByte(shape, '|') {
-		if b[i] == '/' {
-			begins = true
-		} else if begins && alnum(rune(b[i])) {
-			b[i] = letter
-			begins = false
-		}
-	}
-	return string(b)
-}
-
 // keyVersion changes when snapshots of earlier versions must not be found.
 const keyVersion = 5
 
@@ -265,7 +131,7 @@ func Key(c Call) (string, error) {
 	var shapes []string
 	for i, text := range c.words() {
 		w := c.Words[i]
-		shapes = append(shapes, fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.shape(text)))
+		shapes = append(shapes, fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.Shape(text)))
 	}
 	blank := make([]string, len(shapes))
 	for i := range blank {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/late"
 )
 
 // mustPrepare prepares a call that can start hot.
@@ -192,9 +193,9 @@ func TestContrast(t *testing.T) {
 	roles := []Role{Input, Input, Output, Output, Label, Label}
 	for range 100 {
 		for _, high := range []bool{true, false} {
-			got := contrast(words, roles, high, map[int][]byte{0: []byte("z0")})
+			got := late.Contrast(words, roles, high, map[int][]byte{0: []byte("z0")})
 			for k, w := range words {
-				if roles[k].shape(got[k]) != roles[k].shape(w) {
+				if roles[k].Shape(got[k]) != roles[k].Shape(w) {
 					t.Errorf("%q has another shape than %q", got[k], w)
 				}
 				if got[k][0] == w[0] && w[0] != '/' || k == 0 && strings.ContainsRune("z0", rune(got[k][0])) {

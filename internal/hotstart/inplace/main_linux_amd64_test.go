@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/late"
 )
 
 // tool is the stand-in for an aligner, testdata/tool.c, compiled once.
@@ -355,7 +356,7 @@ func (p *place) same(v invocation) result {
 	if hot.stdout != plain.stdout {
 		p.t.Errorf("%v: standard output is %q, plain %q", v.args, tail(hot.stdout), tail(plain.stdout))
 	}
-	if hot.stderr != plain.stderr && !(p.timed && equalButNumbers(sortedLines(hot.stderr), sortedLines(plain.stderr))) {
+	if hot.stderr != plain.stderr && !(p.timed && late.EqualButNumbers(sortedLines(hot.stderr), sortedLines(plain.stderr))) {
 		p.t.Errorf("%v: standard error is %q, plain %q", v.args, tail(hot.stderr), tail(plain.stderr))
 	}
 	if hot.state.Sys() != plain.state.Sys() {

@@ -20,6 +20,7 @@ import (
 	"premix/internal/hotstart"
 	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/late"
 	"premix/internal/hotstart/placeholder"
 	"premix/internal/hotstart/tracer"
 	"premix/internal/kit/beneath"
@@ -213,7 +214,7 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 	}
 	base := p.scratch + "/" + name + "/"
 	letters := strings.Repeat("d", min(max(len(p.call.Dir)-len(base), 8), 200))
-	t.dir = base + Label.other(letters)
+	t.dir = base + Label.Other(letters)
 	return t, os.MkdirAll(t.dir, 0o700)
 }
 
@@ -227,8 +228,8 @@ func (p *preparation) others(t *trial) error {
 	// The tool may compare a late word with a constant. The words of B are on one side of
 	// the call's words, and the words of the other executions on the other side, so one of
 	// them has another result of the comparison.
-	high := len(own) > 0 && strings.TrimLeftFunc(own[0], func(c rune) bool { return !alnum(c) }) < "M"
-	t.words = contrast(own, roles, high == t.second, p.avoid)
+	high := len(own) > 0 && late.Low(own[0])
+	t.words = late.Contrast(own, roles, high == t.second, p.avoid)
 	for _, kv := range p.call.Env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || !p.call.isLate(name) {
@@ -237,8 +238,8 @@ func (p *preparation) others(t *trial) error {
 		if len(value) >= PadSize {
 			return passing("the variable %s has more than %d bytes", name, PadSize-1)
 		}
-		other := Label.other(value)
-		other += Label.other("1234567")[:1+len(other)%7]
+		other := Label.Other(value)
+		other += Label.Other("1234567")[:1+len(other)%7]
 		if name == "SHLVL" {
 			other = "3"
 		}
@@ -447,11 +448,6 @@ func (p *preparation) further(number int) error {
 		return unfit("the number of its threads differs from run to run")
 	}
 	l := &p.snap.plan
-	l.Offsets = slices.DeleteFunc(slices.Clone(l.Offsets), func(o frozen.Offset) bool {
-		regs := t.held.Registers(t.held.Threads[o.Thread])
-		v, ok := o.Value(late[o.Word])
-		return !ok || uint32(register(&regs, o.Register).Uint()) != v
-	})
 	pages, err := os.Create(filepath.Join(t.scratch, "pages"))
 	if err != nil {
 		return err
@@ -461,15 +457,16 @@ func (p *preparation) further(number int) error {
 	if err != nil {
 		return err
 	}
+	l.Offsets = frozen.Held(im, l.Offsets, late)
 	own := p.late(p.trials[0])
 	match := func(a text, b []byte) (text, []byte) {
-		other := text{slices.Clone(b), a.Spans}
+		other := text{Bytes: slices.Clone(b), Spans: a.Spans}
 		for _, s := range a.Spans {
 			if s.At+s.Length > len(b) || string(b[s.At:s.At+s.Length]) != part(late, s) {
 				return a, b
 			}
 		}
-		return a, other.with(own)
+		return a, other.With(own)
 	}
 	if err := p.files(t, im, match); err != nil {
 		return err
@@ -515,7 +512,7 @@ func (p *preparation) compare() error {
 	words := frozen.NewWords(late)
 	match := func(a text, b []byte) (text, []byte) {
 		b = slices.Clone(b)
-		return text{a.Bytes, words.Exchange(a.Bytes, b)}, b
+		return text{Bytes: a.Bytes, Spans: words.Exchange(a.Bytes, b)}, b
 	}
 	if err := p.files(b, p.images[1], match); err != nil {
 		return err
@@ -612,7 +609,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	}
 	for i := 1; i < 3; i++ {
 		var b []byte
-		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !equalButNumbers(l.Written[i].Bytes, b)) {
+		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !late.EqualButNumbers(l.Written[i].Bytes, b)) {
 			return unfit("its output to descriptor %d before its input differs from run to run", i)
 		}
 	}
@@ -636,25 +633,6 @@ func (p *preparation) parts(t *trial) error {
 		}
 	}
 	return nil
-}
-
-// equalButNumbers reports whether two texts are equal apart from numbers, which may be times.
-func equalButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
-
-// blankNumbers puts one character in the place of each number. A time that has passed is
-// negative by the clock of another preparation.
-func blankNumbers(text []byte) []byte {
-	var out []byte
-	for i, c := range text {
-		digit := c >= '0' && c <= '9' || (c == '.' || c == '-') && i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9'
-		switch {
-		case !digit:
-			out = append(out, c)
-		case len(out) == 0 || out[len(out)-1] != 0:
-			out = append(out, 0)
-		}
-	}
-	return out
 }
 
 // fingerprint describes the machine, and the files that the tool has looked at.
@@ -819,7 +797,7 @@ func compareTrials(a, b *trial, by order) (string, error) {
 		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])
 		equal := bytes.Equal(ta, tb)
 		if !equal && (i == 2 || a.around.Joined) {
-			equal = equalButNumbers(ta, tb)
+			equal = late.EqualButNumbers(ta, tb)
 		}
 		if !equal {
 			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -76,21 +75,12 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	if s.texts, err = s.late(); err != nil {
 		return nil, err
 	}
-	late := s.texts
+	late := &frozen.Late{Places: plan.Places, Offsets: plan.Offsets, Words: s.texts}
 	for i, name := range plan.Files {
 		im.Files[i].Path, im.Files[i].Inside = s.here(name), false
 	}
-	for _, place := range plan.Places {
-		if place.Xstate {
-			copy(im.Threads[place.Thread].Xstate[place.Address:], part(late, place.Span))
-		}
-	}
-	for _, o := range plan.Offsets {
-		v, ok := o.Value(late[o.Word])
-		if !ok {
-			return nil, fmt.Errorf("the tool compares %q with a text that begins with the same letter", late[o.Word])
-		}
-		register(&im.Threads[o.Thread].Regs, o.Register).SetUint(uint64(v))
+	if im, err = im.With(late); err != nil {
+		return nil, err
 	}
 	pages, err := os.Open(s.snap.PagePath())
 	if err != nil {
@@ -125,13 +115,8 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	if err := frozen.Apply(p.Pid, s.noise); err != nil {
 		return p, err
 	}
-	for _, place := range plan.Places {
-		if place.Xstate {
-			continue
-		}
-		if err := p.Write(place.Address, []byte(part(late, place.Span))); err != nil {
-			return p, err
-		}
+	if err := late.Write(p); err != nil {
+		return p, err
 	}
 	if err := setVariables(p, plan.Variables, s.values); err != nil {
 		return p, err
@@ -140,11 +125,6 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 		ahead, s.read = true, read
 	}
 	return p, nil
-}
-
-// register returns the field of r with an index.
-func register(r *unix.PtraceRegs, index int) reflect.Value {
-	return reflect.ValueOf(r).Elem().Field(index)
 }
 
 // part returns the part of a late word that belongs to a span.
@@ -166,7 +146,7 @@ func (s *start) make() error {
 			return err
 		}
 		s.made = append(s.made, path)
-		_, err = f.Write(m.Content.with(s.texts))
+		_, err = f.Write(m.Content.With(s.texts))
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -188,7 +168,7 @@ func (s *start) finish(write func(fd int, b []byte) error) error {
 		if len(t.Bytes) == 0 {
 			continue
 		}
-		if err := write(fd, t.with(s.texts)); err != nil {
+		if err := write(fd, t.With(s.texts)); err != nil {
 			return err
 		}
 	}

@@ -280,15 +280,18 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"hotstart": {
-		imports: []string{"kit/beneath", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "image", "image/bundle", "kit/owner", "kit/spare"},
+		imports: []string{"kit/beneath", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "image", "image/bundle", "kit/owner", "kit/spare"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/placeholder": {
 		modules: []string{"github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/inplace": {
-		imports: []string{"kit/beneath", "hotstart", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "kit/owner"},
+		imports: []string{"kit/beneath", "hotstart", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "kit/owner"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3"},
+	},
+	"hotstart/late": {
+		imports: []string{"hotstart/frozen"},
 	},
 	"hotstart/frozen": {
 		imports: []string{"hotstart/tracer"},

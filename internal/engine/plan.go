@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"premix/internal/hotstart"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/owner"
 	"premix/internal/recipe"
@@ -43,8 +44,8 @@ type Header struct {
 // whose Frozen changed is another run.
 type Frozen struct {
 	Tool   string            `json:"tool"` // absolute path of the program; as in Argv where it was not found
-	Argv   []string          `json:"argv"`
-	Env    map[string]string `json:"env"` // the recipe's part of the environment
+	Argv   []string          `json:"argv"` // with hotstart.SampleMark
+	Env    map[string]string `json:"env"`  // the recipe's part of the environment
 	Inputs []recipe.Input    `json:"inputs"`
 	Data   map[string]string `json:"data"`
 	Image  string            `json:"image,omitempty"` // NAME[:TAG] and the digest of its record
@@ -155,7 +156,7 @@ func (p *Plan) Changed(old *Plan) string {
 	case a.Image != b.Image:
 		return fmt.Sprintf("image %s, it is now %s", named(a.Image), named(b.Image))
 	case !slices.Equal(a.Argv, b.Argv):
-		return fmt.Sprintf("command `%s`, it is now `%s`", strings.Join(a.Argv, " "), strings.Join(b.Argv, " "))
+		return fmt.Sprintf("command `%s`, it is now `%s`", strings.Join(hotstart.Command(a.Argv, "${sample}"), " "), strings.Join(hotstart.Command(b.Argv, "${sample}"), " "))
 	case a.Tool != b.Tool:
 		return fmt.Sprintf("tool %s, it is now %s", a.Tool, b.Tool)
 	case !maps.Equal(a.Env, b.Env):

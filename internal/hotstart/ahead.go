@@ -62,9 +62,15 @@ func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 	a := &ahead{of: &of, done: make(chan struct{}), over: make(chan struct{})}
 	of.ctx, a.cancel = context.WithCancel(p.ctx)
 	of.early, of.ready, of.moment = true, ready, at
+	// Making its directory opens the probe, whose opens are watched in a cold run.
+	t, err := of.template(number)
+	if err != nil {
+		a.cancel()
+		return nil // p makes it again, and reports the error
+	}
 	go func() {
 		defer close(a.done)
-		_ = of.load(number) // then p loads it, and reports the error
+		_ = of.loadIn(t, number) // then p loads it, and reports the error
 	}()
 	go a.watch(granted)
 	return a

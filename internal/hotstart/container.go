@@ -75,7 +75,7 @@ func NoContainers() error {
 // directory is missing.
 func (spec Spec) request() bundle.Request {
 	r := bundle.Request{
-		Image: spec.Image.Image, Root: spec.Image.Root, Command: spec.Argv, Env: spec.Env,
+		Image: spec.Image.Image, Root: spec.Image.Root, Env: spec.Env,
 		Workdir: FixedDir, Network: bundle.NetworkHost, NoNewPrivileges: true,
 	}
 	for _, path := range spec.Data {

@@ -45,7 +45,8 @@ type Vary struct {
 // Spec is everything that a start freezes. All tasks of a run share one.
 type Spec struct {
 	Name   string
-	Argv   []string // the tool and its arguments; input and output paths are relative to the task's directory
+	Argv   []string // the tool and its arguments, with SampleMark where the name of the sample stands; input and output paths are relative to the task's directory
+	Sample string   // name of a sample with the Shape of all tasks; only where Argv has SampleMark
 	Env    []string // complete environment, KEY=VALUE
 	Inputs []string // file names, relative to the task's directory, at which the tool finds its inputs
 	Plain  []string // the names in Inputs whose files the tool gets decompressed
@@ -61,6 +62,8 @@ type Spec struct {
 
 // Task is one start of a Spec over one sample.
 type Task struct {
+	// Sample is the name of the sample, for a Spec with SampleMark in Argv.
+	Sample string
 	// Dir is an existing empty directory, absolute, private to this try. The
 	// tool's working directory; StdoutName and StderrName are made in it.
 	Dir string

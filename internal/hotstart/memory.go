@@ -134,7 +134,8 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 			snap.Bounds[name] = b
 		}
 	}
-	reply, err := p.held.ask(p.ctx, request{Op: opCompare, Dir: snap.Dir, First: first.Prepared})
+	r := request{Op: opCompare, Dir: snap.Dir, First: first.Prepared, Words: p.late.words()}
+	reply, err := p.held.ask(p.ctx, r)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,14 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		if err := writeNoise(filepath.Join(snap.Dir, noiseName), c.Noise); err != nil {
 			return err
 		}
+		if err := p.compareLate(snap, first, reply); err != nil {
+			return err
+		}
+		m.Seconds = time.Since(begun).Seconds()
 		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	if r.Words != nil {
+		return &dependence{"its memory depends on something that is not the same in each start: " + describeComparison(c)}
 	}
 	if first.Threads || p.held.held.Threads {
 		// Their turns are not the same each time.
@@ -275,5 +283,10 @@ func (b Bounds) Refuses(path string) string {
 	return ""
 }
 
-// trustHint is the hint for a tool whose memory differs between preparations.
-const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"
+// trustHint returns the hint for a tool whose memory differs between preparations.
+func (p *preparation) trustHint() string {
+	if p.late != nil {
+		return "use --start cold, or a command without ${sample}"
+	}
+	return "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"
+}

@@ -44,7 +44,7 @@ func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch 
 			return err
 		}
 	}
-	p := &preparation{Starter: s, ctx: ctx, probe: samples, circumstances: newCircumstances()}
+	p := &preparation{Starter: s, ctx: ctx, probe: samples, late: s.spec.lateNames(), circumstances: newCircumstances()}
 	defer p.end()
 	switch s.opt.Start {
 	case Cold:
@@ -66,6 +66,7 @@ type preparation struct {
 
 	held       *supervisorHandle // a template at hand
 	firstDir   string            // directory of the template that was frozen
+	firstLooks []look            // of its tool
 	loading    time.Time         // when it was begun
 	last       bool              // no later stop is tried after this one
 	behind     *program          // the tool proper behind a wrapper; nil: the command itself
@@ -75,6 +76,7 @@ type preparation struct {
 	coldTime   time.Duration     // until its end
 	ready      ReadyKind         // event at which the template is held
 	moment     moment            // where ready is ReadyOpen
+	late       *lateNames        // nil: the command does not have the name of the sample
 	alike      []string          // inputs whose placeholders have the content of the probe's
 	snap       *Snapshot
 	looked     bool   // for a snapshot
@@ -209,6 +211,9 @@ func (p *preparation) weigh() error {
 		opened = p.coldTime // its first look at its input is not where it is stopped
 	}
 	costs := opened*5/2 + (p.coldTime - opened) + startTime
+	if p.late != nil {
+		costs += fewestFurther * opened
+	}
 	saves := time.Duration(n * float64(opened-startTime))
 	if saves < costs {
 		return &notWorth{p.opt.Tasks, opened}
@@ -312,25 +317,40 @@ func (spec Spec) fileSize(path string) int64 {
 }
 
 // load brings a template to its input, unless there is one: number 0, which is frozen, or
-// 1, with which its memory is compared.
+// 1, with which its memory is compared. The further ones are like 1, with other late words.
 func (p *preparation) load(number int) error {
 	if p.held != nil {
 		return nil
 	}
+	t, err := p.template(number)
+	if err != nil {
+		return err
+	}
+	return p.loadIn(t, number)
+}
+
+// template makes the directory of a template.
+func (p *preparation) template(number int) (Task, error) {
 	p.loads++
 	which := 'a'
 	if p.early {
 		which = 'b'
 	}
+	word := p.late.word(number)
+	number = min(number, 1)
 	dir := filepath.Join(p.scratch, fmt.Sprintf("template-%d%c-%s", p.loads, which, p.names[number]))
+	t := Task{Sample: word, Dir: dir, Inputs: p.probe}
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
+		return t, err
 	}
-	t := Task{Dir: dir, Inputs: p.probe}
-	if err := p.layOutTemplate(t, number); err != nil {
-		return err
-	}
+	err := p.layOutTemplate(t, number)
 	t.Inputs = nil
+	return t, err
+}
+
+// loadIn brings a template to its input, in its directory.
+func (p *preparation) loadIn(t Task, number int) error {
+	number = min(number, 1)
 	cfg := p.config(t)
 	cfg.Role, cfg.Ready, cfg.Open, cfg.Early = roleLoad, p.ready, p.moment.Open, p.early
 	cfg.Seed = p.seed
@@ -454,6 +474,9 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 		return nil, err
 	}
 	if behind := p.held.held.Behind; behind != nil {
+		if p.late != nil {
+			return nil, &Unavailable{Kind: Hot, Reason: "it executes another program, and its command has ${sample}"}
+		}
 		// The tool is loaded once more without its wrapper. The proof compares with
 		// a start through the wrapper.
 		wrapper := p.held.looks
@@ -481,7 +504,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 	if p.ready == ReadyRead {
 		snap.Opened = opened(looks, p.spec.fileSize)
 	}
-	p.firstDir = p.held.dir
+	p.firstDir, p.firstLooks = p.held.dir, looks
 	p.second = p.loadAhead(1, p.ready, p.moment)
 	defer p.second.end()
 	if err = p.fill(snap, first); err == nil {
@@ -497,7 +520,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 		return nil, errors.Join(&changedMeanwhile{path, 0}, snap.Remove())
 	}
 	if errors.As(err, &depends) && p.remember(snap, looks, depends.text) == nil {
-		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Way: trustHint}
+		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Way: p.trustHint()}
 	}
 	if err != nil {
 		return nil, errors.Join(p.noRoom(err), snap.Remove())
@@ -643,6 +666,10 @@ func (p *preparation) prove() error {
 	if p.probe == nil {
 		return nil
 	}
+	if p.late != nil && slices.ContainsFunc(snap.Late.Offsets, func(o frozen.Offset) bool { return byte(-o.Constant) == p.late.probe[0] }) {
+		// A start with this name would be cold.
+		p.late.probe, p.coldDir = p.late.other(), ""
+	}
 	if err := p.runCold(); err != nil {
 		return err
 	}
@@ -726,7 +753,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", Exit{}, err
 	}
-	proc, err := p.start(p.ctx, kind, Task{Dir: dir, Inputs: p.probe, watch: kind == Cold, prove: kind == Hot})
+	proc, err := p.start(p.ctx, kind, Task{Sample: p.late.probeName(), Dir: dir, Inputs: p.probe, watch: kind == Cold, prove: kind == Hot})
 	if err != nil {
 		return dir, Exit{}, err
 	}

@@ -59,6 +59,7 @@ type supervisorConfig struct {
 	Clock      frozen.Moment    // for roleLoad with Seed: the time at which the tool begins
 	Image      string           // for roleHot: the file with the frozen process
 	PageFile   string           // for roleHot
+	Late       *frozen.Late     // for roleHot: late words to write; nil: none
 	Noise      string           // for roleHot: file of patches for a proof; empty: none
 	Container  *containerConfig // nil: none
 }
@@ -96,6 +97,8 @@ type request struct {
 	ID     int
 	Dir    string
 	First  frozen.Preparation // for opCompare: of the template in Dir
+	Words  []frozen.LateWord  // for opCompare: late words of both templates
+	Late   *frozen.Late       // for opCompare: writes of a start from the template in Dir with the words of this one
 	Signal syscall.Signal
 }
 
@@ -125,6 +128,7 @@ type event struct {
 	Template templateInfo
 	// For evCompared.
 	Comparison *frozen.Comparison
+	Prefix     []byte // of the template's streamed stdout
 }
 
 // templateInfo describes a held template.

@@ -74,6 +74,7 @@ type Snapshot struct {
 	Proof       *ProofState       `json:"proof,omitempty"` // of outputs; nil: none have been compared yet
 	MemoryProof *MemoryProof      `json:"memory_proof,omitempty"`
 	Behind      *program          `json:"behind,omitempty"`
+	Late        *latePlan         `json:"late,omitempty"` // where the name of the sample stands
 
 	Dir  string   `json:"-"`
 	lock *os.File // held shared; nil when only listed
@@ -136,6 +137,9 @@ func key(spec Spec, namespaces bool) string {
 	}
 	if spec.Trust {
 		what = append(what, "trust")
+	}
+	if shape := spec.Shape(spec.Sample); shape != "" {
+		what = append(what, "sample", shape)
 	}
 	json.NewEncoder(h).Encode(what)
 	return hex.EncodeToString(h.Sum(nil)[:8])
@@ -248,7 +252,7 @@ func newSnapshot(store string, spec Spec, namespaces bool) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{Version: metaVersion, ID: filepath.Base(dir), Key: k, Name: spec.Name, Argv: spec.Argv,
+	s := &Snapshot{Version: metaVersion, ID: filepath.Base(dir), Key: k, Name: spec.Name, Argv: Command(spec.Argv, "${sample}"),
 		Created: time.Now().UTC(), Dir: dir}
 	return s, s.lockShared()
 }
@@ -484,7 +488,7 @@ func (s *Snapshot) verifyPages() error {
 
 // outfit prepares a task's directory for a hot start and completes the supervisor's
 // configuration.
-func (s *Snapshot) outfit(cfg *supervisorConfig, t Task) error {
+func (s *Snapshot) outfit(cfg *supervisorConfig, spec Spec, t Task) error {
 	if err := s.verify(false); err != nil {
 		return err
 	}
@@ -498,12 +502,15 @@ func (s *Snapshot) outfit(cfg *supervisorConfig, t Task) error {
 	if err := copyDir(filepath.Join(s.Dir, workName), t.Dir, cfg.Inputs); err != nil {
 		return fmt.Errorf("copy the snapshot's directory: %w", err)
 	}
+	if err := s.Late.outfit(cfg, spec, t); err != nil {
+		return err
+	}
 	if cfg.Stream {
 		prefix, err := os.ReadFile(filepath.Join(s.Dir, prefixName))
 		if err != nil {
 			return err
 		}
-		if len(prefix) > 0 {
+		if prefix = s.Late.prefix(prefix, t.Sample); len(prefix) > 0 {
 			if err := writePrefix(filepath.Join(t.Dir, StdoutName), prefix); err != nil {
 				return err
 			}

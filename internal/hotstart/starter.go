@@ -73,6 +73,9 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	if len(spec.Argv) == 0 {
 		return nil, errors.New("the command is empty")
 	}
+	if spec.Sample == "" && spec.Shape("") != "" {
+		return nil, errSample
+	}
 	if spec.Image == nil {
 		if _, err := lookPath(spec.Argv[0], spec.Env); err != nil {
 			return nil, err
@@ -304,7 +307,7 @@ func (s *Starter) begin(ctx context.Context, p *Process, kind Kind, t Task) erro
 			return errors.New("the snapshot was removed")
 		}
 		cfg.Role, p.Snapshot = roleHot, snap.ID
-		if err := snap.outfit(&cfg, t); err != nil {
+		if err := snap.outfit(&cfg, s.spec, t); err != nil {
 			return err
 		}
 	default:
@@ -385,7 +388,7 @@ func (s *Starter) withinBounds(t Task) error {
 func (s *Starter) config(t Task) supervisorConfig {
 	c := supervisorConfig{
 		Namespaces: s.host.namespaces,
-		Argv:       s.spec.Argv, Env: s.spec.Env, Inputs: s.spec.Inputs,
+		Argv:       Command(s.spec.Argv, t.Sample), Env: s.spec.Env, Inputs: s.spec.Inputs,
 		Ready: s.spec.Ready.Kind, Stream: s.spec.Stream, Task: t,
 	}
 	if s.spec.Ready.Line != nil {
@@ -393,6 +396,7 @@ func (s *Starter) config(t Task) supervisorConfig {
 	}
 	if s.spec.Image != nil {
 		c.Container = &containerConfig{Request: s.spec.request()}
+		c.Container.Request.Command = c.Argv
 	}
 	return c
 }

@@ -198,8 +198,8 @@ func (s *supervisor) serve(r request) {
 	switch r.Op {
 	case opCompare:
 		var c *frozen.Comparison
-		if c, err = s.compare(r.Dir, r.First); err == nil {
-			err = s.link.send(event{Kind: evCompared, ID: r.ID, Comparison: c})
+		if c, err = s.compare(r); err == nil {
+			err = s.link.send(event{Kind: evCompared, ID: r.ID, Comparison: c, Prefix: s.prefix})
 		}
 	case opFreeze:
 		if err = s.freeze(r.Dir); err == nil {
@@ -452,6 +452,11 @@ func (s *supervisor) hot() error {
 	if err != nil {
 		return err
 	}
+	if late := s.cfg.Late; late != nil {
+		if im, err = im.With(late); err != nil {
+			return err
+		}
+	}
 	if im.Clock && im.Boot != frozen.BootID() {
 		return &frozen.Refused{What: "a thread waits for a time of the monotonic clock, and the machine was booted since"}
 	}
@@ -479,6 +484,11 @@ func (s *supervisor) hot() error {
 	}
 	if s.cfg.Noise != "" {
 		if err := applyNoise(s.cfg.Noise, p.Pid); err != nil {
+			return err
+		}
+	}
+	if late := s.cfg.Late; late != nil {
+		if err := late.Write(p); err != nil {
 			return err
 		}
 	}

@@ -559,18 +559,18 @@ func (s *supervisor) endTemplate() {
 	}
 }
 
-// compare compares the template with the template that was written to dir, and ends it.
-func (s *supervisor) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
+// compare compares the template with the template that a request names, and ends it.
+func (s *supervisor) compare(r request) (*frozen.Comparison, error) {
 	defer s.endTemplate()
 	src, err := s.source()
 	if err != nil {
 		return nil, err
 	}
-	im, err := frozen.ReadFile(filepath.Join(dir, imageName))
+	im, err := frozen.ReadFile(filepath.Join(r.Dir, imageName))
 	if err != nil {
 		return nil, err
 	}
-	pages, err := os.Open(filepath.Join(dir, pageName))
+	pages, err := os.Open(filepath.Join(r.Dir, pageName))
 	if err != nil {
 		return nil, err
 	}
@@ -585,7 +585,20 @@ func (s *supervisor) compare(dir string, first frozen.Preparation) (*frozen.Comp
 	}
 	defer memory.Close()
 	s.prepared.Device = s.device(own.Exe)
-	return frozen.Compare(im, own, pages, memory, frozen.Facts{A: first, B: s.prepared})
+	facts := frozen.Facts{A: r.First, B: s.prepared, Words: r.Words, Late: r.Late}
+	if facts.Words == nil && facts.Late == nil {
+		return frozen.Compare(im, own, pages, memory, facts)
+	}
+	own.Argv = im.Argv // the bytes in memory are compared
+	if facts.Late == nil {
+		return frozen.Compare(im, own, pages, memory, facts)
+	}
+	facts.Late.Offsets = frozen.Held(own, facts.Late.Offsets, facts.Late.Words)
+	c, err := frozen.Compare(im, own, pages, memory, facts)
+	if err == nil {
+		c.Offsets = facts.Late.Offsets
+	}
+	return c, err
 }
 
 // device returns the device of a file in the container, whose root is its own mount. It

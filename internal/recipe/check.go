@@ -190,7 +190,7 @@ func (p *parser) words(n *yaml.Node) {
 		p.Add(n.Line, "command: bwa mem ${data.ref}/genome.fa ${r1}", "command must be a text or a list of words")
 		return
 	}
-	allowed := append(p.frozenNames(), p.inputNames()...)
+	allowed := append(append(p.frozenNames(), "sample"), p.inputNames()...)
 	for _, out := range p.r.outputs {
 		if out.name != "stdout" {
 			allowed = append(allowed, out.name)
@@ -268,6 +268,10 @@ func (p *parser) tool(n *yaml.Node) {
 		return
 	}
 	first := p.r.Command[0]
+	if slices.ContainsFunc(segments(first, false), func(s segment) bool { return s.holds && s.name == "sample" }) {
+		p.Add(p.find(n, "${sample}"), "name the tool", "${sample} can't be used in the name of the tool")
+		return
+	}
 	switch m := assignment().FindStringSubmatch(first); {
 	case m != nil:
 		p.Add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)

@@ -375,11 +375,7 @@ func (p *parser) frozen(n *yaml.Node, s, where string) bool {
 }
 
 func (p *parser) sampleFrozen(n *yaml.Node, where string) {
-	hint := "use pipe, which is started for each sample"
-	if where == "command" {
-		hint = `use pipe, which is started for each sample; for a file that the tool writes, declare it (outputs: {bam: "${sample}.bam"}) and write ${bam}`
-	}
-	p.Add(p.find(n, "${sample}"), hint, "${sample} can't be used in %s: a hot start freezes it for all samples", where)
+	p.Add(p.find(n, "${sample}"), "use command, or pipe, which is started for each sample", "${sample} can't be used in %s: a hot start freezes it for all samples", where)
 }
 
 // existing returns the absolute path of the file s, which is relative to the recipe.

@@ -128,7 +128,8 @@ func (r *Recipe) Files(inputs map[string]string) map[string]string {
 // memory (bytes) are the values of the placeholders; 0 means the recipe's value. The
 // environment is PATH, HOME and USER of premix, LANG=C.UTF-8, TMPDIR=. and the
 // variables of the recipe, which take precedence. In an image it is LANG and TMPDIR,
-// the image's variables and the recipe's.
+// the image's variables and the recipe's. Where the command has ${sample}, Spec.Argv has
+// hotstart.SampleMark, and the caller sets Spec.Sample.
 //
 // Spec.Recipe does not depend on the pipe's text, memory, timeout or retries
 // (unless ${memory} is in the command), nor on Spec.Stream, which states whether
@@ -145,6 +146,7 @@ func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 		Image:  r.Image,
 		Trust:  r.Trust,
 	}
+	values["sample"] = hotstart.SampleMark
 	for _, w := range r.Command {
 		spec.Argv = append(spec.Argv, expand(w, values))
 	}

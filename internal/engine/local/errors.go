@@ -92,6 +92,20 @@ func (e *ToolError) Hint() string {
 	return "install it there, or name another program in `command`"
 }
 
+// noNames is the error for the preparation of a command that has the name of the sample,
+// without a sheet that has names.
+type noNames struct{}
+
+func (noNames) Error() string {
+	return "the command has ${sample}, and a snapshot is for names of one length: no names are known"
+}
+
+// ExitCode implements exit.Coded.
+func (noNames) ExitCode() exit.Code { return exit.Usage }
+
+// Hint returns the hint for the user.
+func (noNames) Hint() string { return "give a sample sheet with --probe" }
+
 // ProbeError reports that the wished kind of start cannot be proved, because the
 // tool does not succeed with the probe.
 type ProbeError struct{ err error }

@@ -55,19 +55,17 @@ type hot struct {
 	opts    Options
 	tool    *recipe.Recipe
 	samples []recipe.Sample
-	env     []string // of tool and pipe
+	spec    hotstart.Spec
 	timeout time.Duration
-	starter *hotstart.Starter
+	lanes   map[string]*lane // by the shape of the sample's name: hotstart.Spec.Shape
 
-	killed   chan struct{}                   // closed when all tries are to be killed
-	free     []int                           // slots
-	running  map[int]context.CancelCauseFunc // by number of the task: ends a try
-	queued   map[int]time.Time               // when tasks began to wait that wait again
-	starts   Starts
-	verifies sentinel
-	chosen   map[int]bool // tasks that run and are verified
-	first    sentinel     // as it was at the beginning
-	checked  int          // tasks of this invocation that were verified
+	killed  chan struct{}                   // closed when all tries are to be killed
+	free    []int                           // slots
+	running map[int]context.CancelCauseFunc // by number of the task: ends a try
+	queued  map[int]time.Time               // when tasks began to wait that wait again
+	starts  Starts
+	chosen  map[int]bool // tasks that run and are verified
+	checked int          // tasks of this invocation that were verified
 	// By the id of the snapshot.
 	quarantined map[string]*Quarantine
 }
@@ -94,9 +92,9 @@ func (h *hot) open() error {
 		return err
 	}
 	h.limits()
-	h.verifies = h.newSentinel(h.starter.Snapshot())
-	h.first = h.verifies
-	h.note(hotstart.Use{Run: h.run.Dir})
+	for _, l := range h.lanes {
+		h.note(l, hotstart.Use{Run: h.run.Dir})
+	}
 	for i := range h.slots {
 		h.free = append(h.free, h.slots-1-i)
 	}
@@ -104,10 +102,24 @@ func (h *hot) open() error {
 }
 
 // close notes what the tasks took.
-func (h *hot) close() error {
-	h.note(hotstart.Use{CPU: h.verifies.cpu - h.first.cpu, Spent: h.verifies.spent - h.first.spent, Verified: h.verifies.verified - h.first.verified})
-	return h.starter.Close()
+func (h *hot) close() (err error) {
+	for _, l := range h.lanes {
+		v := &l.verifies
+		h.note(l, hotstart.Use{CPU: v.cpu - l.first.cpu, Spent: v.spent - l.first.spent, Verified: v.verified - l.first.verified})
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
+
+// lane is the tasks of a run that can share a snapshot.
+type lane struct {
+	*hotstart.Starter
+	verifies sentinel
+	first    sentinel // as it was at the beginning
+}
+
+// lane returns the lane of a sample.
+func (h *hot) lane(sample string) *lane { return h.lanes[h.spec.Shape(sample)] }
 
 func (h *hot) ahead(*queue.Task) int { return 0 }
 func (h *hot) hand()                 {}
@@ -135,8 +147,10 @@ func (h *hot) signal(sig syscall.Signal) {
 func (h *hot) start(a *activeTask) {
 	slot := h.free[len(h.free)-1]
 	h.free = h.free[:len(h.free)-1]
-	kind, _ := h.starter.Decision()
-	verify := kind == hotstart.Hot && h.verifies.wants(h.p.Last())
+	task := &h.run.Plan.Tasks[a.Number-1]
+	l := h.lane(task.Sample)
+	kind, _ := l.Decision()
+	verify := kind == hotstart.Hot && l.verifies.wants(h.p.Last())
 	if verify {
 		h.chosen[a.Number] = true
 	}
@@ -146,7 +160,7 @@ func (h *hot) start(a *activeTask) {
 		a.Queued = h.begun.UTC()
 	}
 	go func() {
-		t := &try{hot: h, activeTask: a, task: &h.run.Plan.Tasks[a.Number-1], verify: verify, work: h.run.WorkDir(a.Number, a.Try)}
+		t := &try{hot: h, activeTask: a, lane: l, task: task, verify: verify, work: h.run.WorkDir(a.Number, a.Try)}
 		now := time.Now().UTC()
 		t.rec = h.record(a, now, now)
 		t.rec.Start, t.rec.Slot, t.rec.Log, t.rec.Outputs = "", slot, h.run.Worker(), t.task.Paths()
@@ -174,7 +188,7 @@ func (h *hot) start(a *activeTask) {
 // settled counts a try, and has its task run again where its start was wrong.
 func (h *hot) settled(rec *record.Task) {
 	h.run.Take(rec)
-	h.verifies.settle(rec, h.chosen[rec.Task])
+	h.lane(rec.Sample).verifies.settle(rec, h.chosen[rec.Task])
 	delete(h.chosen, rec.Task)
 	h.queued[rec.Task] = time.Now().UTC()
 	if rec.Verified {
@@ -215,6 +229,7 @@ func (h *hot) sumUp(sum *Summary) {
 type try struct {
 	*hot
 	*activeTask
+	lane   *lane
 	task   *engine.Task
 	rec    *record.Task
 	verify bool
@@ -300,7 +315,7 @@ func (t *try) execute(ctx context.Context) (err error) {
 
 // begin starts the tool and its pipe.
 func (t *try) begin(ctx context.Context, p *pair) error {
-	tool, err := t.starter.Start(ctx, t.hotTask())
+	tool, err := t.lane.Start(ctx, t.hotTask())
 	if err != nil {
 		return err
 	}
@@ -316,11 +331,11 @@ func (t *try) begin(ctx context.Context, p *pair) error {
 			_, werr := tool.Wait()
 			return errors.Join(err, werr, stdout.Close())
 		}
-		p.copyStdout(t.starter, write)
+		p.copyStdout(t.lane.Starter, write)
 		stdout = read
 	}
 	defer stdout.Close()
-	p.pipe, err = startPipe(t.task.Pipe, t.work, t.env, t.group.dirs, stdout)
+	p.pipe, err = startPipe(t.task.Pipe, t.work, t.spec.Env, t.group.dirs, stdout)
 	if err != nil {
 		p.signal(unix.SIGKILL)
 		_, werr := tool.Wait()
@@ -331,7 +346,7 @@ func (t *try) begin(ctx context.Context, p *pair) error {
 
 // hotTask returns the task for a starter.
 func (t *try) hotTask() hotstart.Task {
-	return hotstart.Task{Dir: t.work, Inputs: t.tool.Files(t.task.Inputs), Cgroups: t.group.dirs}
+	return hotstart.Task{Sample: t.task.Sample, Dir: t.work, Inputs: t.tool.Files(t.task.Inputs), Cgroups: t.group.dirs}
 }
 
 // checkInputs returns an error in plain words if an input is missing or unreadable.

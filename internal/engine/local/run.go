@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -102,7 +103,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	s.slots, s.capacity, s.budget = slots, slots*run.Plan.Header.Threads, budget
 	s.ways = ways{failed: WayAgain}
 	return s.run(ctx, &hot{scheduler: s, run: run, opts: o, tool: rec, samples: samples,
-		env: rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env, timeout: o.Timeout, killed: make(chan struct{}),
+		spec: rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory), lanes: make(map[string]*lane), timeout: o.Timeout, killed: make(chan struct{}),
 		running: make(map[int]context.CancelCauseFunc), queued: make(map[int]time.Time), starts: make(Starts),
 		chosen: make(map[int]bool), quarantined: make(map[string]*Quarantine)})
 }
@@ -180,53 +181,113 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 // without a proof.
 const maxProbes = 3
 
-// prepare makes the starter and the files that the wished kind of start needs. A sample
-// that cannot serve as probe, for example one with a damaged file, does not end
-// the run: another sample takes its place, and if none is left, tasks start cold.
-func (h *hot) prepare(ctx context.Context) error {
+// prepare makes the lanes of the run.
+func (h *hot) prepare(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range h.lanes {
+				err = errors.Join(err, l.Close())
+			}
+			clear(h.lanes)
+		}
+	}()
 	scratch, err := h.run.Scratch("prepare")
 	if err != nil {
 		return err
 	}
-	probes := probes(h.tool, h.samples)
+	lanes := byShape(h.spec, h.samples)
+	waiting := map[string]int{} // tasks
+	for i, s := range h.samples {
+		if h.q.State(i+1) == queue.Waiting {
+			waiting[h.spec.Shape(s.Name)]++
+		}
+	}
+	var names, starts []string
+	for i, same := range lanes {
+		shape := h.spec.Shape(same[0].Name)
+		tasks := min(waiting[shape], h.before[queue.Waiting]) // of this worker
+		dir := filepath.Join(scratch, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return err
+		}
+		starter, err := h.starter(ctx, same, dir, max(1, tasks))
+		if err != nil {
+			return err
+		}
+		v := h.newSentinel(starter.Snapshot(), len(same))
+		h.lanes[shape] = &lane{starter, v, v}
+		if kind, reason := starter.Decision(); tasks > 0 {
+			names = append(names, fmt.Sprintf(" with names like %s (%d)", same[0].Name, tasks))
+			starts = append(starts, fmt.Sprintf(" start %s: %s", kind, reason))
+		}
+	}
+	if len(slices.Compact(slices.Clone(starts))) == 1 {
+		names[0], starts = "", starts[:1]
+	}
+	for i, text := range starts {
+		h.progress.notice("tasks%s%s", names[i], text)
+	}
+	return nil
+}
+
+// starter makes the starter of some samples, and the files that the wished kind of start
+// needs. A sample that cannot serve as probe, for example one with a damaged file, does not
+// end the run: another sample takes its place, and if none is left, tasks start cold.
+func (h *hot) starter(ctx context.Context, samples []recipe.Sample, scratch string, tasks int) (*hotstart.Starter, error) {
+	spec := h.spec
+	spec.Sample = samples[0].Name
+	probes := probes(h.tool, samples)
 	for i, probe := range probes {
-		starter, err := hotstart.New(h.tool.Spec(h.run.Plan.Header.Threads, h.run.Plan.Header.Memory), hotstart.Options{
+		starter, err := hotstart.New(spec, hotstart.Options{
 			Store: h.opts.Store,
 			Start: h.opts.Start,
-			Tasks: h.before[queue.Waiting],
+			Tasks: tasks,
 			Slots: h.slots,
 			Log:   h.progress.note,
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		dir := filepath.Join(scratch, strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o777); err != nil {
-			return errors.Join(err, starter.Close())
+			return nil, errors.Join(err, starter.Close())
 		}
 		err = starter.Prepare(ctx, probe, dir)
 		var unavailable *hotstart.Unavailable
 		switch {
 		case err == nil:
 		case errors.As(err, &unavailable), ctx.Err() != nil:
-			return errors.Join(err, starter.Close())
+			return nil, errors.Join(err, starter.Close())
 		case i+1 < len(probes):
 			h.progress.note("another sample is taken to prove the start with: %v", err)
 			if err := starter.Close(); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		case h.opts.Start != hotstart.Auto:
-			return errors.Join(&ProbeError{err}, starter.Close())
+			return nil, errors.Join(&ProbeError{err}, starter.Close())
 		default:
 			h.progress.note("no start but a cold one can be proved: %v", err)
 		}
-		h.starter = starter
-		kind, reason := starter.Decision()
-		h.progress.notice("tasks start %s: %s", kind, reason)
-		return nil
+		return starter, nil
 	}
-	return nil
+	return nil, nil
+}
+
+// byShape divides samples by the shapes of their names, in the order of the first ones.
+func byShape(spec hotstart.Spec, samples []recipe.Sample) (all [][]recipe.Sample) {
+	at := make(map[string]int)
+	for _, sample := range samples {
+		shape := spec.Shape(sample.Name)
+		i, ok := at[shape]
+		if !ok {
+			i = len(all)
+			at[shape] = i
+			all = append(all, nil)
+		}
+		all[i] = append(all[i], sample)
+	}
+	return all
 }
 
 // probes returns the inputs that can prove a start, by fixed input name: the recipe's
@@ -245,7 +306,7 @@ func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 // PrepareOptions are the arguments of Prepare.
 type PrepareOptions struct {
 	Recipe   string // file
-	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
+	Sheet    string // file whose first sample is the probe, of each shape of their names; empty: the recipe's probe
 	Store    string // of snapshots; empty: hotstart.DefaultStore
 	Start    hotstart.Kind
 	Trust    bool           // as recipe.Recipe.Trust
@@ -285,19 +346,49 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	}
 	begun := time.Now()
 	p := newProgress(o.Messages, false)
-	starter, err := hotstart.New(rec.Spec(o.Threads, 0), hotstart.Options{
+	spec := rec.Spec(o.Threads, 0)
+	lanes := byShape(spec, samples)
+	switch {
+	case spec.Shape("") != "" && len(lanes) == 0:
+		return nil, noNames{}
+	case len(lanes) == 0:
+		lanes = [][]recipe.Sample{nil}
+	}
+	done := &Prepared{Recipe: rec.Name}
+	for i, same := range lanes {
+		kind, reason, err := prepareLane(ctx, o, rec, spec, same, p)
+		if err != nil {
+			return nil, err
+		}
+		if len(lanes) > 1 {
+			p.note("samples with names like %s start %s: %s", same[0].Name, kind, reason)
+		}
+		if i == 0 || kind != hotstart.Hot && done.Start == hotstart.Hot {
+			done.Start, done.Reason = kind, reason
+		}
+	}
+	done.Seconds = time.Since(begun).Seconds()
+	return done, nil
+}
+
+// prepareLane prepares the snapshot of samples whose commands can share one.
+func prepareLane(ctx context.Context, o PrepareOptions, rec *recipe.Recipe, spec hotstart.Spec, samples []recipe.Sample, p *progress) (_ hotstart.Kind, _ string, err error) {
+	if len(samples) > 0 {
+		spec.Sample = samples[0].Name
+	}
+	starter, err := hotstart.New(spec, hotstart.Options{
 		Keep:  true,
 		Store: o.Store,
 		Start: o.Start,
 		Log:   p.note,
 	})
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	defer func() { err = errors.Join(err, starter.Close()) }()
 	scratch, err := os.MkdirTemp("", "premix-prepare-")
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	var probe map[string]string
@@ -307,14 +398,14 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	if err := starter.Prepare(ctx, probe, scratch); err != nil {
 		var i *Interrupted
 		if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
-			return nil, i
+			return "", "", i
 		}
 		var unavailable *hotstart.Unavailable
 		if errors.As(err, &unavailable) {
-			return nil, err
+			return "", "", err
 		}
-		return nil, &ProbeError{err}
+		return "", "", &ProbeError{err}
 	}
 	kind, reason := starter.Decision()
-	return &Prepared{Recipe: rec.Name, Start: kind, Reason: reason, Seconds: time.Since(begun).Seconds()}, nil
+	return kind, reason, nil
 }

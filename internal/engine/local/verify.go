@@ -80,11 +80,11 @@ func (v *sentinel) settle(rec *record.Task, chosen bool) {
 	}
 }
 
-// newSentinel begins a choice, for a run that starts from the snapshot of id.
-func (h *hot) newSentinel(id string) sentinel {
-	tasks := len(h.run.Plan.Tasks)
+// newSentinel begins a choice, for a lane of a number of tasks that start from the snapshot
+// of id.
+func (h *hot) newSentinel(id string, tasks int) sentinel {
 	if h.o.Share != nil {
-		tasks = h.before[queue.Waiting] + h.before[queue.Cancelled]
+		tasks = min(tasks, h.before[queue.Waiting]+h.before[queue.Cancelled])
 	}
 	share := h.tool.Verify
 	if h.opts.Verify != nil {
@@ -101,9 +101,9 @@ func (h *hot) newSentinel(id string) sentinel {
 	return v
 }
 
-// note adds a line to the uses of the snapshot that tasks start from.
-func (h *hot) note(u hotstart.Use) {
-	if err := h.starter.Note(u); err != nil {
+// note adds a line to the uses of the snapshot that tasks of a lane start from.
+func (h *hot) note(l *lane, u hotstart.Use) {
+	if err := l.Note(u); err != nil {
 		h.progress.note("the uses of the snapshot cannot be written: %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func (t *try) compared(ctx context.Context, hot *pair, err error) error {
 	f := &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
 	// At once: no further try is to start from the snapshot. If premix is killed before the record
 	// is durable and the other tasks are withdrawn, Withdraw finds the quarantine.
-	if err := t.starter.Quarantine(t.rec.Snapshot, hotstart.Difference{Sample: t.rec.Sample, Reason: f.text}); err != nil {
+	if err := t.lane.Quarantine(t.rec.Snapshot, hotstart.Difference{Sample: t.rec.Sample, Reason: f.text}); err != nil {
 		t.progress.note("snapshot %s could not be changed: %v", t.rec.Snapshot, err)
 	}
 	return f
@@ -191,13 +191,13 @@ func (t *try) runCold(ctx context.Context) (_ comparable, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, group.remove()) }()
-	tool, err := t.starter.StartCold(ctx, t.hotTask())
+	tool, err := t.lane.StartCold(ctx, t.hotTask())
 	if err != nil {
 		return c, err
 	}
 	p := &pair{grace: t.o.Grace, kill: t.killed, tool: tool}
 	if tool.Stdout != nil {
-		p.copyStdout(t.starter, io.Discard)
+		p.copyStdout(t.lane.Starter, io.Discard)
 	}
 	p.wait(ctx, t.timeout)
 	t.rec.Verifying += p.exit.User.Seconds() + p.exit.System.Seconds()
@@ -227,7 +227,7 @@ func (t *try) compare(a, b comparable, aDir, bDir string) (string, error) {
 	case !bytes.Equal(a.stdout, b.stdout):
 		return "stdout differs", nil
 	}
-	return t.starter.Differs(aDir, bDir)
+	return t.lane.Differs(aDir, bDir)
 }
 
 // copyStdout copies the tool's standard output to a writer, and digests it.

@@ -34,9 +34,10 @@ func (q *Queue) parse(line []byte) (*Spec, error) {
 	if q.run == nil {
 		return parseSpec(line)
 	}
-	s := &Spec{Argv: q.run.Frozen.Argv, Recipe: &engine.Task{}}
+	s := &Spec{Recipe: &engine.Task{}}
 	err := json.Unmarshal(line, s.Recipe)
 	s.Name = s.Recipe.Sample
+	s.Argv = hotstart.Command(q.run.Frozen.Argv, s.Name)
 	return s, err
 }
 

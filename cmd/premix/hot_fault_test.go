@@ -201,7 +201,10 @@ func (d *drop) started(t *testing.T) int {
 	return strings.Count(d.shell(t, `cat "$PREMIX_HOME"/calls/starts*.jsonl 2>/dev/null || true`), `"start":"hot"`)
 }
 
-// storm makes calls at the same time, and compares their outcomes with those of plain
+// atOnce is the number of calls at the same time.
+func atOnce() int { return long(8, 500) }
+
+// storm makes calls, atOnce at a time, and compares their outcomes with those of plain
 // calls. A call that meanwhile has killed may have any outcome.
 func (d *drop) storm(t *testing.T, calls int, meanwhile func(number, pid int) (killed bool)) {
 	t.Helper()
@@ -215,7 +218,7 @@ func (d *drop) storm(t *testing.T, calls int, meanwhile func(number, pid int) (k
 	}
 	var all sync.WaitGroup
 	var number atomic.Int64
-	for range 8 {
+	for range min(calls, atOnce()) {
 		all.Go(func() {
 			for {
 				n := int(number.Add(1))
@@ -269,7 +272,7 @@ func TestHotKilled(t *testing.T) {
 		if n%8 == 0 { // prepared again, and perhaps killed
 			_ = os.RemoveAll(filepath.Join(d.home, "calls/forms")) // while others write there
 		}
-		time.Sleep(time.Duration(rand.IntN(30_000)) * time.Microsecond) // a moment by chance
+		time.Sleep(time.Duration(rand.IntN(long(30_000, 10_000_000))) * time.Microsecond) // a moment by chance
 		switch n % 4 {
 		case 0:
 			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
@@ -331,29 +334,28 @@ func TestHotStore(t *testing.T) {
 	}
 	d.shell(t, "mkdir saved; cp -a home/inplace home/calls saved")
 	hot := 0
-	for range long(1, 5) {
-		for _, script := range []string{
-			"rm -rf home/inplace",
-			"mv home/inplace home/away",
-			"chmod -R a-w home/inplace",
-			"mv home/inplace home/away; ln -s away home/inplace",
-			"mv home/inplace home/away; echo x >home/inplace",
-			"for f in home/inplace/*/image home/inplace/*/plan; do echo x >$f; done",
-			"rm -f home/inplace/*/snapshot.json",
-			"rm -rf home",
-		} {
-			d.shell(t, "chmod -R u+w home; rm -rf home; cp -a saved home")
-			d.storm(t, 16, func(n, _ int) bool {
-				if n == 8 { // while others start
-					cmd := exec.Command("sh", "-c", script)
-					cmd.Dir = d.dir
-					_ = cmd.Run() // calls write there too
-				}
-				return false
-			})
-			d.settle(t)
-			hot += d.started(t)
-		}
+	for _, script := range []string{
+		"rm -rf home/inplace",
+		"mv home/inplace home/away",
+		"chmod -R a-w home/inplace",
+		"mv home/inplace home/away; ln -s away home/inplace",
+		"mv home/inplace home/away; echo x >home/inplace",
+		"for f in home/inplace/*/image home/inplace/*/plan; do echo x >$f; done",
+		"rm -f home/inplace/*/snapshot.json",
+		"rm -rf home",
+	} {
+		d.shell(t, "chmod -R u+w home; rm -rf home; cp -a saved home")
+		calls := long(16, 500)
+		d.storm(t, calls, func(n, _ int) bool {
+			if n == calls/2 { // while others start
+				cmd := exec.Command("sh", "-c", script)
+				cmd.Dir = d.dir
+				_ = cmd.Run() // calls write there too
+			}
+			return false
+		})
+		d.settle(t)
+		hot += d.started(t)
 	}
 	if hot == 0 {
 		t.Error("no call started hot")
@@ -382,7 +384,7 @@ func TestHotFull(t *testing.T) {
 		})
 	}
 	small(filepath.Join(d.home, "inplace"), "64k")
-	d.storm(t, long(20, 200), func(int, int) bool { return false })
+	d.storm(t, long(20, 500), func(int, int) bool { return false })
 	d.settle(t)
 	if left := d.shell(t, "ls home/inplace tmp"); left != "home/inplace:\n\ntmp:\n" {
 		t.Errorf("left of preparations without room: %s", left)

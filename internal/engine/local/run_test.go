@@ -440,7 +440,7 @@ func TestProgressLine(t *testing.T) {
 	settle(1, 20, "cold", "", nil)
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newScheduler(TaskOptions{Queue: run.Queue}, newProgress(nil, false), nil)
-	h := &hot{scheduler: s, run: run, starts: make(Starts), chosen: make(map[int]bool), queued: make(map[int]time.Time)}
+	h := &hot{scheduler: s, lanes: map[string]*lane{"": {}}, run: run, starts: make(Starts), chosen: make(map[int]bool), queued: make(map[int]time.Time)}
 	s.l, s.begun, s.slots = h, begun, 2
 	s.active = map[uint64]*activeTask{1: nil, 2: nil}
 	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {

@@ -58,7 +58,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	if err != nil {
 		return nil, err
 	}
-	d.premountNext(r, ref, src.opening)
+	d.premountNext(r, ref, src.bootstrap)
 	if err := src.kept(ctx); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 		if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 			return nil, dirError(d.config.Dir, err)
 		}
-		m, err := d.mountWith(ctx, r, src.opening)
+		m, err := d.mountWith(ctx, r, src.bootstrap)
 		var e *Error
 		if errors.As(err, &e) && e.Kind == KindUsage && d.at(r.Dir) != nil {
 			continue // another request attached it at the same time

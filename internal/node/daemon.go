@@ -134,9 +134,9 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 	return d.mountWith(ctx, r, nil)
 }
 
-// mountWith is mount for a reference that was already resolved: opening came with its
+// mountWith is mount for a reference that was already resolved: bootstrap came with its
 // record, and may be nil.
-func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.Opening) (*mount, error) {
+func (d *daemon) mountWith(ctx context.Context, r MountRequest, bootstrap *trust.Bootstrap) (*mount, error) {
 	ref, err := tree.ParseRef(r.Ref)
 	if err != nil {
 		return nil, usage("write it as in refs/bacteria:2026", "%v", err)
@@ -163,7 +163,7 @@ func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.O
 		return m, m.err
 	}
 	defer close(m.done)
-	err = d.first(ctx, m, ref, opening)
+	err = d.first(ctx, m, ref, bootstrap)
 	if err != nil {
 		d.forget(m)
 		d.mu.Lock()
@@ -212,7 +212,7 @@ func (d *daemon) forget(m *mount) {
 
 // first mounts for the first time. The reference is resolved now, and not again for
 // this mount.
-func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *trust.Opening) error {
+func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, bootstrap *trust.Bootstrap) error {
 	list, err := mountinfo.Read()
 	if err != nil {
 		return err
@@ -228,8 +228,8 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *tru
 	if err != nil {
 		return err
 	}
-	if src.opening == nil {
-		src.opening = opening
+	if src.bootstrap == nil {
+		src.bootstrap = bootstrap
 	}
 	d.mu.Lock()
 	m.entry.Tree, m.note = digest, note

@@ -13,7 +13,7 @@ import (
 )
 
 // premounts are mounts that were not requested yet. The layers of an image are
-// requested one after the other, each when the one below it is mounted. If the opening
+// requested one after the other, each when the one below it is mounted. If the bootstrap
 // of a layer names the next ones, they are mounted at the same time.
 type premounts struct {
 	mu sync.Mutex // a leaf
@@ -41,9 +41,9 @@ func sameSource(a, b MountRequest) bool {
 		a.Record == b.Record && a.Eager == b.Eager && a.Background == b.Background
 }
 
-// premountNext begins to mount the tags that follow ref according to its opening, for a
+// premountNext begins to mount the tags that follow ref according to its bootstrap, for a
 // client that mounts images layer by layer.
-func (d *daemon) premountNext(r MountRequest, ref tree.Ref, o *trust.Opening) {
+func (d *daemon) premountNext(r MountRequest, ref tree.Ref, o *trust.Bootstrap) {
 	if r.Within == "" || r.Record != "" || o == nil {
 		return
 	}

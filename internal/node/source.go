@@ -19,10 +19,10 @@ import (
 
 // source holds the origins of a mount's tree.
 type source struct {
-	group    *origin.Group
-	resolver *trust.Resolver
-	opening  *trust.Opening // that came with the tag's record; may be nil
-	resolved *trust.Resolved
+	group     *origin.Group
+	resolver  *trust.Resolver
+	bootstrap *trust.Bootstrap // that came with the tag's record; may be nil
+	resolved  *trust.Resolved
 }
 
 // source opens the origins of a mount. It makes no connection.
@@ -117,12 +117,12 @@ func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRe
 	if d.knows(s, ref) {
 		res, err = s.resolver.Resolve(ctx, s.group, ref)
 	} else {
-		res, err = s.resolver.Open(ctx, s.group, ref, openingOf(r))
+		res, err = s.resolver.Open(ctx, s.group, ref, bootstrapOf(r))
 	}
 	if err != nil {
 		return digest, "", explain(err)
 	}
-	s.opening, s.resolved = res.Opening, res
+	s.bootstrap, s.resolved = res.Bootstrap, res
 	switch {
 	case res.Offline != nil:
 		note = fmt.Sprintf("no origin answers (%v): using %s as it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
@@ -137,7 +137,7 @@ func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRe
 }
 
 // knows reports whether the last known tree of the reference is in the cache: an
-// opening would bring nothing new then.
+// bootstrap would bring nothing new then.
 func (d *daemon) knows(s *source, ref tree.Ref) bool {
 	last, ok := s.resolver.Last(s.group, ref)
 	if !ok {
@@ -151,8 +151,8 @@ func (d *daemon) knows(s *source, ref tree.Ref) bool {
 	return true
 }
 
-// openingOf returns the profile whose opening a mount uses.
-func openingOf(r MountRequest) string {
+// bootstrapOf returns the profile whose bootstrap a mount uses.
+func bootstrapOf(r MountRequest) string {
 	if r.Profile == "" || r.Profile == noProfile {
 		return tree.UsualProfile
 	}
@@ -172,21 +172,21 @@ func (s *source) fetcher() cache.Fetcher {
 	switch {
 	case s == nil:
 		return nil
-	case s.opening != nil:
-		return &opened{s.group, s.opening}
+	case s.bootstrap != nil:
+		return &opened{s.group, s.bootstrap}
 	}
 	return s.group
 }
 
-// opened fetches objects from an opening first, and then from origins.
+// opened fetches objects from a bootstrap first, and then from origins.
 type opened struct {
 	*origin.Group
-	opening *trust.Opening
+	bootstrap *trust.Bootstrap
 }
 
 // Verified implements cache.Fetcher.
 func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
-	if content := o.opening.Object(ctx, d); content != nil && (size < 0 || int64(len(content)) == size) {
+	if content := o.bootstrap.Object(ctx, d); content != nil && (size < 0 || int64(len(content)) == size) {
 		return content, nil
 	}
 	return o.Group.Verified(ctx, d, size)
@@ -194,7 +194,7 @@ func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]b
 
 // Stream implements cache.Streamer.
 func (o *opened) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
-	if content := o.opening.Stream(ctx, d, size, got); content != nil {
+	if content := o.bootstrap.Stream(ctx, d, size, got); content != nil {
 		return content, nil
 	}
 	return o.Group.Stream(ctx, d, size, got)
@@ -203,8 +203,8 @@ func (o *opened) Stream(ctx context.Context, d object.Digest, size int64, got fu
 // profile returns the content of a profile's object, nil if the store has no profile of
 // this name.
 func (s *source) profile(ctx context.Context, d object.Digest, name string) ([]byte, error) {
-	if s.opening != nil {
-		if content, ok := s.opening.Profile(d, name); ok {
+	if s.bootstrap != nil {
+		if content, ok := s.bootstrap.Profile(d, name); ok {
 			return content, nil
 		}
 	}

@@ -49,7 +49,7 @@ func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	defer unlock()
 	s.info.Keys = append(s.info.Keys, missing...)
-	if err := s.dropAllOpenings(); err != nil {
+	if err := s.dropAllBootstraps(); err != nil {
 		return nil, accessError(dir, err)
 	}
 	return s, accessError(dir, s.writeInfo())
@@ -65,7 +65,7 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	for _, e := range list {
 		// An interrupted newMirror leaves these, and no store.json.
-		if !slices.Contains([]string{"objects", "tags", "profiles", tree.OpeningsDir, tree.NextDir, workDir}, e.Name()) {
+		if !slices.Contains([]string{"objects", "tags", "profiles", tree.BootstrapsDir, tree.NextDir, workDir}, e.Name()) {
 			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), Way: "give a new or empty directory"}
 		}
 	}
@@ -126,7 +126,7 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	current, err := s.Resolve(ref)
 	switch {
 	case err == nil && current.Serial == r.Serial && current.Tree == r.Tree:
-		return false, accessError(s.dir, s.healOpenings(ref))
+		return false, accessError(s.dir, s.healBootstraps(ref))
 	case err == nil && current.Serial >= r.Serial && !rollback:
 		return false, &OlderError{ref, r.Serial, current.Serial}
 	}
@@ -134,13 +134,13 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	if err := s.replace(ref.HistoryPath(), s.leading(ref, history, signed)); err != nil {
 		return false, accessError(s.dir, err)
 	}
-	if err := s.dropOpenings(ref); err != nil {
+	if err := s.dropBootstraps(ref); err != nil {
 		return false, accessError(s.dir, err)
 	}
 	if err := s.replace(ref.TagPath(), signed); err != nil {
 		return false, accessError(s.dir, err)
 	}
-	return true, accessError(s.dir, s.writeOpenings(ref))
+	return true, accessError(s.dir, s.writeBootstraps(ref))
 }
 
 // leading returns a history that ends with the record: the given one, else the existing

@@ -65,8 +65,8 @@
 // rename(2). A torn line at the end of a history was left by a crash: it was never
 // in TAG.json, and the next writer removes it.
 //
-// A tag's openings are removed before TAG.json, or a profile of its tree, is
-// replaced, and are made again afterwards: see opening.go.
+// A tag's bootstraps are removed before TAG.json, or a profile of its tree, is
+// replaced, and are made again afterwards: see bootstrap.go.
 //
 // # Reproducible trees
 //

@@ -644,7 +644,7 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	// A bundle of one whole chunk is that chunk's object. The first may also stand in
-	// the opening of the tag, which is then told of too.
+	// the bootstrap of the tag, which is then told of too.
 	several := 1 + slices.IndexFunc(p.Bundles[1:], func(b tree.Bundle) bool { return b.Parts > 1 })
 	if several == 0 {
 		t.Fatalf("no bundle of several parts: %+v", p.Bundles)

@@ -113,7 +113,7 @@ func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	// The public key is written first: a private key that the store does not list is
 	// useless, and in this order a crash leaves the old key working.
 	s.info.Keys = append(s.info.Keys, key.Public())
-	if err := s.dropAllOpenings(); err != nil {
+	if err := s.dropAllBootstraps(); err != nil {
 		return tree.PublicKey{}, accessError(s.dir, err)
 	}
 	if err := s.writeInfo(); err != nil {

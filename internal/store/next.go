@@ -11,7 +11,7 @@ import (
 )
 
 // Row records that tags are mounted one after the other, like the layers of an image.
-// Their openings list it, so that a node can request later tags while it mounts the
+// Their bootstraps list it, so that a node can request later tags while it mounts the
 // first. A tag may be in several rows. The list of a tag outlives the tags in it, until
 // another tag is added to the list: until then nodes request a removed tag in vain. Row
 // must not run concurrently.
@@ -34,7 +34,7 @@ func (s *Store) Row(ctx context.Context, refs []tree.Ref) error {
 		return nil
 	}
 	for _, ref := range refs {
-		if err := s.locked(ctx, ref, func() error { return s.dropOpenings(ref) }); err != nil {
+		if err := s.locked(ctx, ref, func() error { return s.dropBootstraps(ref) }); err != nil {
 			return err
 		}
 	}
@@ -48,7 +48,7 @@ func (s *Store) Row(ctx context.Context, refs []tree.Ref) error {
 			if _, err := s.Resolve(ref); errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			return s.writeOpenings(ref)
+			return s.writeBootstraps(ref)
 		})
 		if err != nil {
 			return err
@@ -80,7 +80,7 @@ func (s *Store) file(path string) ([]byte, error) {
 	return content, err
 }
 
-// rowFiles calls add for the files from which a reader of ref's opening learns the next
+// rowFiles calls add for the files from which a reader of ref's bootstrap learns the next
 // tags.
 func (s *Store) rowFiles(ref tree.Ref, add func(path string, content []byte)) error {
 	var failed error

@@ -9,7 +9,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// An opening tells what is mounted next for as long as there is no choice.
+// A bootstrap tells what is mounted next for as long as there is no choice.
 func TestRow(t *testing.T) {
 	s, dir := newStore(t), t.TempDir()
 	refs := map[string]tree.Ref{}
@@ -33,7 +33,7 @@ func TestRow(t *testing.T) {
 	}
 	next := func(name, want string) {
 		t.Helper()
-		o := opening(t, s, refs[name], tree.UsualProfile)
+		o := bootstrap(t, s, refs[name], tree.UsualProfile)
 		if got := fmt.Sprint(tree.Row(refs[name], func(path string) []byte { return o.Files[path] })); got != want {
 			t.Errorf("after %s: %s, want %s", name, got, want)
 		}

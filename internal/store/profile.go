@@ -140,13 +140,13 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 }
 
 // firstBundle is the size of the content of a profile's first bundle, if more than one
-// part fits into it. The first bundle comes with the opening of a tag: it has the data
+// part fits into it. The first bundle comes with the bootstrap of a tag: it has the data
 // that the mount itself reads, and the data that a program reads first.
 const firstBundle = 256 << 10
 
 // A start of usual size, up to fewBytes of parts, has fewBundles further bundles. If it
 // touches many files, it has one for each perBundle files, up to manyBundles, counting
-// the one in the opening. Each bundle has its own connection, and all are requested at
+// the one in the bootstrap. Each bundle has its own connection, and all are requested at
 // once. More bundles would arrive sooner, since connections are slow at first, but cost
 // more requests. A program continues with the data that has arrived; so the first
 // bundles are smaller, and arrive soon.

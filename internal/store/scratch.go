@@ -60,7 +60,7 @@ func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 		return false, err
 	}
 	defer unlock()
-	if err := s.dropOpenings(ref); err != nil {
+	if err := s.dropBootstraps(ref); err != nil {
 		return false, accessError(s.dir, err)
 	}
 	path := s.path(ref.TagPath())

@@ -98,7 +98,7 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 }
 
 // A start of usual size takes five requests, or one for each twentieth file that it
-// touches: the opening has the first bundle. What travels at once is about as long.
+// touches: the bootstrap has the first bundle. What travels at once is about as long.
 func TestFewBundles(t *testing.T) {
 	for _, c := range []struct{ files, length, bundles int }{
 		{10, 1500 << 10, 5}, {100, 160 << 10, 5}, {150, 120 << 10, 7}, {400, 40 << 10, 8}, {40, 40 << 10, 2},
@@ -132,9 +132,9 @@ func TestFewBundles(t *testing.T) {
 			t.Errorf("%d files: %d bundles, not %d", c.files, len(p.Bundles), c.bundles)
 			continue
 		}
-		o := opening(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
+		o := bootstrap(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
 		if o == nil || o.Objects[p.Bundles[0].Digest] == nil {
-			t.Errorf("%d files: the opening lacks the first bundle", c.files)
+			t.Errorf("%d files: the bootstrap lacks the first bundle", c.files)
 		}
 		var lengths []int64
 		for _, b := range p.Bundles[1:] {

@@ -51,7 +51,7 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 		return nil, err
 	}
 	if past.current && past.last.Tree == o.Tree {
-		return &Tagged{past.last, true}, accessError(s.dir, s.healOpenings(o.Ref))
+		return &Tagged{past.last, true}, accessError(s.dir, s.healBootstraps(o.Ref))
 	}
 	now := o.Now
 	if now.IsZero() {
@@ -68,13 +68,13 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if err := s.appendHistory(o.Ref, past, signed); err != nil {
 		return nil, accessError(s.dir, err)
 	}
-	if err := s.dropOpenings(o.Ref); err != nil {
+	if err := s.dropBootstraps(o.Ref); err != nil {
 		return nil, accessError(s.dir, err)
 	}
 	if err := s.replace(o.Ref.TagPath(), signed); err != nil {
 		return nil, accessError(s.dir, err)
 	}
-	return &Tagged{Record: r}, accessError(s.dir, s.writeOpenings(o.Ref))
+	return &Tagged{Record: r}, accessError(s.dir, s.writeBootstraps(o.Ref))
 }
 
 // tagLock returns the name of a tag's lock.

@@ -207,7 +207,7 @@ func (v *verifier) tags(ctx context.Context) error {
 		if h, err := v.s.History(ref); err == nil && (len(h) == 0 || h[len(h)-1].Record.Serial < r.Serial) {
 			v.found(ref.HistoryPath(), nil, "it does not have the current record, of serial %d", r.Serial)
 		}
-		v.checkOpenings(ref, r)
+		v.checkBootstraps(ref, r)
 		if err := v.tree(ctx, ref, r.Tree); err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@
 // sets a label with the layer's digest, but that is the digest of the compressed
 // archive.
 //
-// If an opening lists the layers that come next, the node mounts them at the same time
+// If a bootstrap lists the layers that come next, the node mounts them at the same time
 // (package node, premounts), and Prepare finds them mounted.
 //
 // Namespaces of containerd share lazy snapshots. Their names are derived from the chain

@@ -725,11 +725,11 @@ func TestForeseen(t *testing.T) {
 	img := m.stored("foreseen:1")
 	list := chains(t, img)
 	var mu sync.Mutex
-	openings := map[string]int{}
+	bootstraps := map[string]int{}
 	m.origin.spoiled(func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.HasPrefix(r.URL.Path, "/openings/") {
 			mu.Lock()
-			openings[r.URL.Path]++
+			bootstraps[r.URL.Path]++
 			mu.Unlock()
 		}
 		return false
@@ -749,10 +749,10 @@ func TestForeseen(t *testing.T) {
 	m.shows(t.Context(), s, top)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(openings) != len(list) {
-		t.Errorf("%d openings were fetched, want %d", len(openings), len(list))
+	if len(bootstraps) != len(list) {
+		t.Errorf("%d bootstraps were fetched, want %d", len(bootstraps), len(list))
 	}
-	for path, n := range openings {
+	for path, n := range bootstraps {
 		if n != 1 {
 			t.Errorf("%s was fetched %d times", path, n)
 		}

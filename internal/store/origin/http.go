@@ -54,10 +54,10 @@ func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 	return h.web.get(ctx, request{name: name, url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}})
 }
 
-// Opening returns a file like File, and calls got with the bytes received so far
+// Bootstrap returns a file like File, and calls got with the bytes received so far
 // whenever there are more. Usually many requests follow it: spare connections for them
 // are opened at the same time, unless there are some.
-func (h *HTTP) Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
+func (h *HTTP) Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
 	for _, r := range h.web.routes {
 		r.spare.want()
 	}

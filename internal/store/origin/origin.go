@@ -27,13 +27,13 @@ type Origin interface {
 	String() string
 }
 
-// Opener is a remote origin, for which fetching an opening (see tree.Opening) is faster
+// Opener is a remote origin, for which fetching a bootstrap (see tree.Bootstrap) is faster
 // than fetching its parts.
 type Opener interface {
 	Origin
-	// Opening returns a file like File, and calls got with the bytes received so far
+	// Bootstrap returns a file like File, and calls got with the bytes received so far
 	// whenever there are more. It may begin again from the start.
-	Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
+	Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
 }
 
 // streamer is an origin that passes on an object while it arrives.

@@ -35,12 +35,12 @@ const (
 type class string
 
 const (
-	objects  class = "object"
-	tags     class = "tag"
-	profiles class = "profile"
-	openings class = "opening"
-	info     class = "store"
-	nothing  class = "none"
+	objects    class = "object"
+	tags       class = "tag"
+	profiles   class = "profile"
+	bootstraps class = "opening" // the name in metrics
+	info       class = "store"
+	nothing    class = "none"
 )
 
 // classify returns the class and the content type of a path below the root. It knows
@@ -78,10 +78,10 @@ func classify(name string) (class, string) {
 		if _, err := object.ParseDigest(digest); ok && err == nil && tree.ParseProfileName(profile) == nil {
 			return profiles, document
 		}
-	case strings.HasPrefix(name, tree.OpeningsDir+"/"):
-		tag, profile, _ := strings.Cut(name[len(tree.OpeningsDir)+1:], "/")
+	case strings.HasPrefix(name, tree.BootstrapsDir+"/"):
+		tag, profile, _ := strings.Cut(name[len(tree.BootstrapsDir)+1:], "/")
 		if len(tag) == 32 && strings.Trim(tag, "0123456789abcdef") == "" && tree.ParseProfileName(profile) == nil {
-			return openings, "application/octet-stream"
+			return bootstraps, "application/octet-stream"
 		}
 	}
 	return nothing, ""

@@ -26,7 +26,7 @@
 //   - part: the touched part of one chunk: all of it or some of its leaves.
 //   - bundle: an object whose content is a sequence of parts, so that one request
 //     fetches many.
-//   - opening: copies of the objects and files that a mount of a tag needs first,
+//   - bootstrap: copies of the objects and files that a mount of a tag needs first,
 //     in one file.
 //
 // Metadata and data are one image, and not a file of metadata beside a device of data. So
@@ -43,7 +43,7 @@
 //	tags/NAME/TAG.json                the current [TagRecord]
 //	tags/NAME/TAG.history.jsonl       all of them, oldest first, one a line
 //	profiles/<tree's digest>/P.json   [ProfileRecord] of the profile called P
-//	openings/<hash of the tag>/P      [Opening] of a tag, for mounts with profile P
+//	openings/<hash of the tag>/P      [Bootstrap] of a tag, for mounts with profile P
 //	next/<hash of the tag>            which tags are mounted after it: see [Ref.NextPath]
 //
 // Objects never change and may be cached without limit. The other files are small and

@@ -9,7 +9,7 @@
 //   - replay: a record older than the seen one, from an origin that lags behind or
 //     is hostile.
 //   - fork: another record with the same serial.
-//   - opening: copies that an origin sends together with a tag's record, see
+//   - bootstrap: copies that an origin sends together with a tag's record, see
 //     package tree. They are verified like the files and objects that they repeat.
 //   - offline: no origin answered, and the seen record is used.
 //
@@ -37,7 +37,7 @@
 //	                          32 digits of the BLAKE3 digest of NAME:TAG
 //	DIR/lock                  held, by flock(2), from reading to writing either
 //
-// Files are replaced whole by rename(2). Pins and records that came with an opening are
-// written while the opening is already in use: [Resolved.Kept]. A line that is removed
+// Files are replaced whole by rename(2). Pins and records that came with a bootstrap are
+// written while the bootstrap is already in use: [Resolved.Kept]. A line that is removed
 // from known_stores is forgotten.
 package trust

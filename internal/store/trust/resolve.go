@@ -65,9 +65,9 @@ type Resolved struct {
 	Keys   []tree.PublicKey // that are trusted for this store
 	Origin string           // that gave the record
 	First  bool             // the origin was used for the first time, and its keys were taken on trust
-	// Opening holds the copies that came with the record; nil if there were none.
-	Opening *Opening
-	keep    *pendingWrite
+	// Bootstrap holds the copies that came with the record; nil if there were none.
+	Bootstrap *Bootstrap
+	keep      *pendingWrite
 	// Offline is the reason why no origin could be asked, if the record is the seen
 	// one. The caller decides whether that is good enough.
 	Offline error
@@ -80,7 +80,7 @@ func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (
 }
 
 // Open is Resolve for a caller that is about to mount the tree with the named profile:
-// if the origin has an opening, the answer includes it.
+// if the origin has a bootstrap, the answer includes it.
 func (r *Resolver) Open(ctx context.Context, g *origin.Group, ref tree.Ref, profile string) (*Resolved, error) {
 	if err := tree.ParseProfileName(profile); err != nil {
 		return nil, err
@@ -258,10 +258,10 @@ func (r *Resolver) trustedKeys(o origin.Origin, info *tree.Info) (keys []tree.Pu
 // ask asks one origin for the record of a tag, and verifies it.
 func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profile string) (*Resolved, error) {
 	if opener, ok := o.(origin.Opener); ok && profile != "" {
-		// An opening may be older than the files that it repeats: if it is missing or
+		// A bootstrap may be older than the files that it repeats: if it is missing or
 		// not trusted, the files themselves decide. Servers answer in many ways for a
 		// missing file.
-		res, err := r.askOpening(ctx, opener, ref, profile)
+		res, err := r.askBootstrap(ctx, opener, ref, profile)
 		if err == nil || ctx.Err() != nil {
 			return res, err
 		}
@@ -323,7 +323,7 @@ type pendingWrite struct {
 }
 
 // Kept waits until pins and records are on disk, so that no older record will be
-// accepted later. A caller that acts on an opening calls it before the effect becomes
+// accepted later. A caller that acts on a bootstrap calls it before the effect becomes
 // visible.
 func (res *Resolved) Kept(ctx context.Context) error {
 	if res.keep == nil {

@@ -13,22 +13,22 @@ import (
 	"premix/internal/store/tree"
 )
 
-// openingPages bounds the index pages in an opening, in bytes. Further pages are
+// bootstrapPages bounds the index pages in a bootstrap, in bytes. Further pages are
 // fetched when they are needed.
-const openingPages = 256 << 10
+const bootstrapPages = 256 << 10
 
-// openingBundle bounds the stored form of the bundle in an opening, in bytes: one part
+// bootstrapBundle bounds the stored form of the bundle in a bootstrap, in bytes: one part
 // of a profile may be large.
-const openingBundle = 512 << 10
+const bootstrapBundle = 512 << 10
 
-// Openings repeat other files of the store, and must not stay older than these. So they
+// Bootstraps repeat other files of the store, and must not stay older than these. So they
 // are removed before such a file changes, and made again afterwards, under the tag's
 // lock. A crash in between leaves none, which costs readers a round trip or two. The
 // next publish of the tag makes them, even if it changes nothing else.
 
-// dropOpenings removes the openings of a tag.
-func (s *Store) dropOpenings(ref tree.Ref) error {
-	dir := s.path(ref.OpeningDir())
+// dropBootstraps removes the bootstraps of a tag.
+func (s *Store) dropBootstraps(ref tree.Ref) error {
+	dir := s.path(ref.BootstrapDir())
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -41,9 +41,9 @@ func (s *Store) dropOpenings(ref tree.Ref) error {
 	return beneath.SyncDir(filepath.Dir(dir)) // so that it does not reappear after a crash, older than the next change
 }
 
-// dropAllOpenings precedes a change of store.json, which all openings repeat.
-func (s *Store) dropAllOpenings() error {
-	if err := os.RemoveAll(s.path(tree.OpeningsDir)); err != nil {
+// dropAllBootstraps precedes a change of store.json, which all bootstraps repeat.
+func (s *Store) dropAllBootstraps() error {
+	if err := os.RemoveAll(s.path(tree.BootstrapsDir)); err != nil {
 		return err
 	}
 	if !s.sync {
@@ -52,8 +52,8 @@ func (s *Store) dropAllOpenings() error {
 	return beneath.SyncDir(s.dir)
 }
 
-// writeOpenings makes the openings of a tag whose record has just been written.
-func (s *Store) writeOpenings(ref tree.Ref) error {
+// writeBootstraps makes the bootstraps of a tag whose record has just been written.
+func (s *Store) writeBootstraps(ref tree.Ref) error {
 	r, err := s.Resolve(ref)
 	if err != nil {
 		return err
@@ -66,32 +66,32 @@ func (s *Store) writeOpenings(ref tree.Ref) error {
 		names = append(names, tree.UsualProfile)
 	}
 	for _, name := range names {
-		content, err := s.opening(ref, r, name)
+		content, err := s.bootstrap(ref, r, name)
 		if err != nil {
 			return err
 		}
 		if content == nil {
 			continue
 		}
-		if err := s.replace(ref.OpeningPath(name), content); err != nil {
+		if err := s.replace(ref.BootstrapPath(name), content); err != nil {
 			return accessError(s.dir, err)
 		}
 	}
 	return nil
 }
 
-// healOpenings makes the openings of a tag that lacks them.
-func (s *Store) healOpenings(ref tree.Ref) error {
-	if _, err := os.Lstat(s.path(ref.OpeningPath(tree.UsualProfile))); !errors.Is(err, fs.ErrNotExist) {
+// healBootstraps makes the bootstraps of a tag that lacks them.
+func (s *Store) healBootstraps(ref tree.Ref) error {
+	if _, err := os.Lstat(s.path(ref.BootstrapPath(tree.UsualProfile))); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return s.writeOpenings(ref)
+	return s.writeBootstraps(ref)
 }
 
-// opening returns the opening of a tag for mounts with a profile, or nil if it would be
+// bootstrap returns the bootstrap of a tag for mounts with a profile, or nil if it would be
 // too large.
-func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte, error) {
-	var w tree.OpeningWriter
+func (s *Store) bootstrap(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte, error) {
+	var w tree.BootstrapWriter
 	for _, name := range []string{tree.InfoPath, ref.TagPath()} {
 		content, err := os.ReadFile(s.path(name))
 		if err != nil {
@@ -135,7 +135,7 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		return nil, nil // it is damaged, or of another format: verify reports it
 	}
 	for _, page := range pagesOf(m, wanted) {
-		if page.PageSize() > openingPages-int64(w.Len()) && w.Len() > 0 {
+		if page.PageSize() > bootstrapPages-int64(w.Len()) && w.Len() > 0 {
 			break
 		}
 		if err := add(w.Later, page.Digest); err != nil {
@@ -147,11 +147,11 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		if err != nil {
 			return nil, accessError(s.dir, err)
 		}
-		if len(stored) <= openingBundle {
+		if len(stored) <= bootstrapBundle {
 			w.Later(b.Digest, stored)
 		}
 	}
-	if content := w.Bytes(); len(content) <= tree.MaxOpening {
+	if content := w.Bytes(); len(content) <= tree.MaxBootstrap {
 		return content, nil
 	}
 	return nil, nil
@@ -175,7 +175,7 @@ func pagesOf(m *tree.Manifest, chunks []int) []tree.Page {
 	return pages
 }
 
-// reopen calls change, which changes profiles of a tree, and makes the openings of all
+// reopen calls change, which changes profiles of a tree, and makes the bootstraps of all
 // tags of the tree again.
 func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error) error {
 	refs, err := s.Tags()
@@ -184,13 +184,13 @@ func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error
 	}
 	var of []tree.Ref
 	for _, ref := range refs {
-		// A damaged tag has no opening; the damage is reported elsewhere.
+		// A damaged tag has no bootstrap; the damage is reported elsewhere.
 		if r, err := s.Resolve(ref); err == nil && r.Tree == d {
 			of = append(of, ref)
 		}
 	}
 	for _, ref := range of {
-		if err := s.locked(ctx, ref, func() error { return s.dropOpenings(ref) }); err != nil {
+		if err := s.locked(ctx, ref, func() error { return s.dropBootstraps(ref) }); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error
 			if _, err := s.Resolve(ref); errors.Is(err, fs.ErrNotExist) {
 				return nil // the tag was removed in the meantime
 			}
-			return s.writeOpenings(ref)
+			return s.writeBootstraps(ref)
 		})
 		if err != nil {
 			return err
@@ -221,18 +221,18 @@ func (s *Store) locked(ctx context.Context, ref tree.Ref, do func() error) error
 	return accessError(s.dir, do())
 }
 
-// checkOpenings reports openings that differ from the files that they repeat.
-func (v *verifier) checkOpenings(ref tree.Ref, r *tree.TagRecord) {
-	list, err := os.ReadDir(v.s.path(ref.OpeningDir()))
+// checkBootstraps reports bootstraps that differ from the files that they repeat.
+func (v *verifier) checkBootstraps(ref tree.Ref, r *tree.TagRecord) {
+	list, err := os.ReadDir(v.s.path(ref.BootstrapDir()))
 	if err != nil {
-		return // a tag may lack openings
+		return // a tag may lack bootstraps
 	}
 	for _, e := range list {
-		path := ref.OpeningPath(e.Name())
+		path := ref.BootstrapPath(e.Name())
 		have, err := os.ReadFile(v.s.path(path))
 		var want []byte
 		if err == nil {
-			want, err = v.s.opening(ref, r, e.Name())
+			want, err = v.s.bootstrap(ref, r, e.Name())
 		}
 		if again, changed := v.s.Resolve(ref); changed != nil || *again != *r {
 			return // a publish is in progress

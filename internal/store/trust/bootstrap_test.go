@@ -20,11 +20,11 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// open writes the opening of the tag as the shop has it now, with what change does
+// open writes the bootstrap of the tag as the shop has it now, with what change does
 // to its parts.
 func (s *shop) open(change func(path string, content []byte) []byte) {
 	s.t.Helper()
-	s.openWith(func(w *tree.OpeningWriter) {
+	s.openWith(func(w *tree.BootstrapWriter) {
 		w.Object(object.Sum([]byte("first")), object.Encode(nil, []byte("first")))
 		w.Later(object.Sum([]byte("later")), object.Encode(nil, []byte("later")))
 		w.Later(object.Sum([]byte("wrong")), object.Encode(nil, []byte("it is another one")))
@@ -32,9 +32,9 @@ func (s *shop) open(change func(path string, content []byte) []byte) {
 }
 
 // openWith is open with other objects.
-func (s *shop) openWith(objects func(w *tree.OpeningWriter), changes ...func(path string, content []byte) []byte) {
+func (s *shop) openWith(objects func(w *tree.BootstrapWriter), changes ...func(path string, content []byte) []byte) {
 	s.t.Helper()
-	var w tree.OpeningWriter
+	var w tree.BootstrapWriter
 	for _, path := range []string{tree.InfoPath, ref.TagPath()} {
 		content, err := os.ReadFile(filepath.Join(s.dir, path))
 		if err != nil {
@@ -46,7 +46,7 @@ func (s *shop) openWith(objects func(w *tree.OpeningWriter), changes ...func(pat
 		w.File(path, content)
 	}
 	objects(&w)
-	s.write(ref.OpeningPath("start"), w.Bytes())
+	s.write(ref.BootstrapPath("start"), w.Bytes())
 }
 
 func same(_ string, content []byte) []byte { return content }
@@ -60,31 +60,31 @@ func openFrom(t *testing.T, dir string, g *origin.Group) (*trust.Resolved, error
 	return res, err
 }
 
-func TestOpening(t *testing.T) {
+func TestBootstrap(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	d := s.tag(1, "one")
 	// None is there: the files are asked for.
 	res, err := openFrom(t, dir, group(s.origin()))
-	if err != nil || res.Tree != d || res.Opening != nil || !res.First {
+	if err != nil || res.Tree != d || res.Bootstrap != nil || !res.First {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	s.open(same)
 	before := s.fault.Requests()
 	res, err = openFrom(t, dir, group(s.origin()))
-	if err != nil || res.Tree != d || res.Opening == nil || res.First {
+	if err != nil || res.Tree != d || res.Bootstrap == nil || res.First {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	for _, what := range []string{"first", "later"} {
-		if got := res.Opening.Object(t.Context(), object.Sum([]byte(what))); string(got) != what {
+		if got := res.Bootstrap.Object(t.Context(), object.Sum([]byte(what))); string(got) != what {
 			t.Errorf("%s: %q", what, got)
 		}
 	}
 	for _, what := range []string{"first", "wrong", "absent"} { // each once
-		if got := res.Opening.Object(t.Context(), object.Sum([]byte(what))); got != nil {
+		if got := res.Bootstrap.Object(t.Context(), object.Sum([]byte(what))); got != nil {
 			t.Errorf("%s: %q", what, got)
 		}
 	}
-	if got, ok := res.Opening.Profile(d, "start"); got != nil || !ok {
+	if got, ok := res.Bootstrap.Profile(d, "start"); got != nil || !ok {
 		t.Errorf("a profile that is not there: %q, %t", got, ok)
 	}
 	if n := s.fault.Requests() - before; n != 1 {
@@ -92,7 +92,7 @@ func TestOpening(t *testing.T) {
 	}
 	// On first use it is remembered like the files.
 	dir = t.TempDir()
-	if res, err = openFrom(t, dir, group(s.origin())); err != nil || res.Opening == nil || !res.First {
+	if res, err = openFrom(t, dir, group(s.origin())); err != nil || res.Bootstrap == nil || !res.First {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if res, err = resolve(t, dir, group(s.origin())); err != nil || res.First {
@@ -101,14 +101,14 @@ func TestOpening(t *testing.T) {
 	s.tag(1, "another one")
 	var back *trust.RollbackError
 	if _, err = resolve(t, dir, group(s.origin())); !errors.As(err, &back) {
-		t.Errorf("what the opening said was forgotten: %v", err)
+		t.Errorf("what the bootstrap said was forgotten: %v", err)
 	}
 }
 
-// An opening is believed no more than what it repeats: it can't bring an older record
+// A bootstrap is believed no more than what it repeats: it can't bring an older record
 // back, nor a forged one, nor another store's keys. Where it lags behind, or is
 // damaged, the files decide.
-func TestOpeningsThatLie(t *testing.T) {
+func TestBootstrapsThatLie(t *testing.T) {
 	forged := tree.NewPrivateKey([32]byte{9})
 	for name, change := range map[string]func(s *shop) func(string, []byte) []byte{
 		"a forged record": func(s *shop) func(string, []byte) []byte {
@@ -147,12 +147,12 @@ func TestOpeningsThatLie(t *testing.T) {
 		}
 		s.open(change(s))
 		res, err := openFrom(t, dir, group(s.origin()))
-		if err != nil || res.Tree != d || res.Opening != nil {
+		if err != nil || res.Tree != d || res.Bootstrap != nil {
 			t.Errorf("%s: %+v, %v", name, res, err)
 		}
 	}
 
-	// An older record, in an opening that nobody has made anew.
+	// An older record, in a bootstrap that nobody has made anew.
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	s.tag(1, "one")
 	s.open(same)
@@ -161,8 +161,8 @@ func TestOpeningsThatLie(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := openFrom(t, dir, group(s.origin()))
-	if err != nil || res.Tree != d || res.Opening != nil {
-		t.Errorf("an opening that lags behind: %+v, %v", res, err)
+	if err != nil || res.Tree != d || res.Bootstrap != nil {
+		t.Errorf("a bootstrap that lags behind: %+v, %v", res, err)
 	}
 	// The files are old as well: that is a replay.
 	s.tag(1, "one")
@@ -176,16 +176,16 @@ func TestOpeningsThatLie(t *testing.T) {
 		s, dir := newShop(t, 1, 1), t.TempDir()
 		d := s.tag(1, "one")
 		s.open(same)
-		s.fault.Set(f, tree.OpeningsDir)
+		s.fault.Set(f, tree.BootstrapsDir)
 		if res, err := openFrom(t, dir, group(s.origin())); err != nil || res.Tree != d {
-			t.Errorf("openings: the server %s: %v", f, err)
+			t.Errorf("bootstraps: the server %s: %v", f, err)
 		}
 	}
 
-	// One that is cut off, in its head or behind it, or no opening at all.
+	// One that is cut off, in its head or behind it, or no bootstrap at all.
 	s.tag(3, "three")
 	s.open(same)
-	path := filepath.Join(s.dir, ref.OpeningPath("start"))
+	path := filepath.Join(s.dir, ref.BootstrapPath("start"))
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +198,8 @@ func TestOpeningsThatLie(t *testing.T) {
 		if err != nil || res.Record.Serial != 3 {
 			t.Fatalf("%d of %d bytes: %v", n, len(content), err)
 		}
-		if res.Opening != nil {
-			if got := res.Opening.Object(t.Context(), object.Sum([]byte("wrong"))); got != nil {
+		if res.Bootstrap != nil {
+			if got := res.Bootstrap.Object(t.Context(), object.Sum([]byte("wrong"))); got != nil {
 				t.Errorf("%d of %d bytes: %q", n, len(content), got)
 			}
 		}
@@ -208,7 +208,7 @@ func TestOpeningsThatLie(t *testing.T) {
 
 // An object behind the head is used while it arrives, at whatever pace, and where it is
 // cut off or wrong nobody is told that it is whole.
-func TestOpeningArrives(t *testing.T) {
+func TestBootstrapArrives(t *testing.T) {
 	s := newShop(t, 1, 1)
 	s.tag(1, "one")
 	long := make([]byte, 800_000)
@@ -218,11 +218,11 @@ func TestOpeningArrives(t *testing.T) {
 	}
 	d, stored := object.Sum(long), object.Encode(nil, long)
 	page := object.Sum([]byte("page"))
-	s.openWith(func(w *tree.OpeningWriter) {
+	s.openWith(func(w *tree.BootstrapWriter) {
 		w.Later(page, object.Encode(nil, []byte("page")))
 		w.Later(d, stored)
 	})
-	path := filepath.Join(s.dir, ref.OpeningPath("start"))
+	path := filepath.Join(s.dir, ref.BootstrapPath("start"))
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -252,10 +252,10 @@ func TestOpeningArrives(t *testing.T) {
 			}
 		}))
 		res, err := openFrom(t, t.TempDir(), group(open(t, server.URL)))
-		if err != nil || res.Opening == nil {
+		if err != nil || res.Bootstrap == nil {
 			t.Fatalf("%s: %+v, %v", name, res, err)
 		}
-		if got := res.Opening.Object(t.Context(), page); string(got) != "page" {
+		if got := res.Bootstrap.Object(t.Context(), page); string(got) != "page" {
 			t.Errorf("%s: the page is %q while the rest is on its way", name, got)
 		}
 		told := 0
@@ -263,7 +263,7 @@ func TestOpeningArrives(t *testing.T) {
 		if !c.whole {
 			once()
 		}
-		got := res.Opening.Stream(t.Context(), d, int64(len(long)), func(soFar []byte) {
+		got := res.Bootstrap.Stream(t.Context(), d, int64(len(long)), func(soFar []byte) {
 			if c.whole && (!bytes.HasPrefix(long, soFar) || len(soFar) < told) {
 				t.Errorf("%s: %d bytes behind %d, or they are wrong", name, len(soFar), told)
 			}
@@ -274,7 +274,7 @@ func TestOpeningArrives(t *testing.T) {
 		if c.whole != (got != nil) || got != nil && !bytes.Equal(got, long) {
 			t.Errorf("%s: %d bytes", name, len(got))
 		}
-		if again := res.Opening.Stream(t.Context(), d, int64(len(long)), func([]byte) {}); again != nil {
+		if again := res.Bootstrap.Stream(t.Context(), d, int64(len(long)), func([]byte) {}); again != nil {
 			t.Errorf("%s: it was given twice", name)
 		}
 		server.Close()
@@ -282,7 +282,7 @@ func TestOpeningArrives(t *testing.T) {
 }
 
 // Whoever gives up is not kept, though the origin says nothing.
-func TestOpeningGivenUp(t *testing.T) {
+func TestBootstrapGivenUp(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	s.tag(1, "one")
 	s.open(same)

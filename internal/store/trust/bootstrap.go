@@ -11,16 +11,16 @@ import (
 	"premix/internal/store/tree"
 )
 
-// Opening holds the copies that an origin sent together with a tag's record, after the
-// record was verified: see tree.Opening. The copies are verified when they are used.
-// Any number of goroutines may use an Opening.
-type Opening struct {
+// Bootstrap holds the copies that an origin sent together with a tag's record, after the
+// record was verified: see tree.Bootstrap. The copies are verified when they are used.
+// Any number of goroutines may use an Bootstrap.
+type Bootstrap struct {
 	store string
 	keys  []tree.PublicKey
-	head  *tree.Opening // does not change once set, but for its objects
+	head  *tree.Bootstrap // does not change once set, but for its objects
 
 	mu      sync.Mutex
-	reader  *tree.OpeningReader
+	reader  *tree.BootstrapReader
 	soFar   []byte        // of the file, as received
 	woken   int           // length of soFar when changed was closed last
 	changed chan struct{} // closed, and replaced, when more has come
@@ -29,19 +29,19 @@ type Opening struct {
 }
 
 // take decodes the bytes received, and reports whether the head is complete.
-func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
+func (o *Bootstrap) take(soFar []byte, ended bool) (head bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(soFar) < len(o.soFar) && !ended {
 		if o.head != nil {
 			return true, nil // the transfer began again; more will come
 		}
-		o.reader = tree.NewOpeningReader()
+		o.reader = tree.NewBootstrapReader()
 	}
 	o.soFar = soFar
 	objects := len(o.reader.Objects)
 	if err = o.reader.Take(soFar); err == nil && o.reader.Head && o.head == nil {
-		known := o.reader.Opening
+		known := o.reader.Bootstrap
 		known.Files = map[string][]byte{} // so that soFar, which is large, can be freed
 		for path, content := range o.reader.Files {
 			known.Files[path] = bytes.Clone(content)
@@ -50,7 +50,7 @@ func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
 		o.head = &known
 	}
 	if ended && err == nil && o.head == nil {
-		err = &tree.InvalidError{What: "opening", Reason: "it ends within its head"}
+		err = &tree.InvalidError{What: "bootstrap", Reason: "it ends within its head"}
 	}
 	if len(o.reader.Objects) > objects || len(soFar) >= o.woken+step {
 		o.woken = len(soFar)
@@ -64,7 +64,7 @@ func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
 const step = 24 << 10
 
 // end records that no more bytes come.
-func (o *Opening) end() {
+func (o *Bootstrap) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended, o.soFar = true, nil
@@ -72,14 +72,14 @@ func (o *Opening) end() {
 }
 
 // wake wakes all waiters. The caller holds mu.
-func (o *Opening) wake() {
+func (o *Bootstrap) wake() {
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// askOpening is ask by means of an opening. It returns when the head has arrived.
-func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.Ref, profile string) (*Resolved, error) {
-	o := &Opening{reader: tree.NewOpeningReader(), changed: make(chan struct{}), given: map[object.Digest]bool{}}
+// askBootstrap is ask by means of a bootstrap. It returns when the head has arrived.
+func (r *Resolver) askBootstrap(ctx context.Context, from origin.Opener, ref tree.Ref, profile string) (*Resolved, error) {
+	o := &Bootstrap{reader: tree.NewBootstrapReader(), changed: make(chan struct{}), given: map[object.Digest]bool{}}
 	var failed error
 	head := make(chan struct{})
 	once := sync.OnceFunc(func() { close(head) })
@@ -106,7 +106,7 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 		defer cancel()
 		defer o.end()
 		defer once()
-		content, err := from.Opening(inner, ref.OpeningPath(profile), func(soFar []byte) { take(soFar, false) })
+		content, err := from.Bootstrap(inner, ref.BootstrapPath(profile), func(soFar []byte) { take(soFar, false) })
 		if err != nil {
 			select {
 			case <-head: // the rest is fetched from its usual paths
@@ -138,7 +138,7 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 		return nil, err
 	}
 	o.store, o.keys = res.Store, res.Keys
-	res.Opening = o
+	res.Bootstrap = o
 	// The disk is slow: pins and records are written while the caller continues, and
 	// judged again then, since other processes may have written in between.
 	res.keep = &pendingWrite{done: make(chan struct{})}
@@ -154,9 +154,9 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 }
 
 // Profile returns the content of the object of a profile of the tree d. A nil content
-// without an error means that the origin had no such profile when it made the opening.
-// If ok is false, the opening has no answer.
-func (o *Opening) Profile(d object.Digest, name string) (content []byte, ok bool) {
+// without an error means that the origin had no such profile when it made the bootstrap.
+// If ok is false, the bootstrap has no answer.
+func (o *Bootstrap) Profile(d object.Digest, name string) (content []byte, ok bool) {
 	signed := o.head.Files[tree.ProfilePath(d, name)]
 	if signed == nil {
 		return nil, true
@@ -169,15 +169,15 @@ func (o *Opening) Profile(d object.Digest, name string) (content []byte, ok bool
 	return content, content != nil
 }
 
-// Next returns the tags that are mounted after ref, the tag of the opening, as far as
+// Next returns the tags that are mounted after ref, the tag of the bootstrap, as far as
 // the origin knows them. They are neither signed nor verified.
-func (o *Opening) Next(ref tree.Ref) []tree.Ref {
+func (o *Bootstrap) Next(ref tree.Ref) []tree.Ref {
 	return tree.Row(ref, func(path string) []byte { return o.head.Files[path] })
 }
 
-// Object returns the verified content of an object, once, or nil if the opening does
+// Object returns the verified content of an object, once, or nil if the bootstrap does
 // not have it. It waits for bytes that are still to arrive.
-func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
+func (o *Bootstrap) Object(ctx context.Context, d object.Digest) []byte {
 	stored, whole := o.await(ctx, d, -1)
 	if !whole {
 		return nil
@@ -192,7 +192,7 @@ func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
 // Stream is Object for an object whose content has size bytes. Whenever there is more,
 // and until Stream returns, it calls got with the content so far, which is not yet
 // verified.
-func (o *Opening) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) []byte {
+func (o *Bootstrap) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) []byte {
 	stored, whole := o.await(ctx, d, 0)
 	if stored == nil {
 		return nil
@@ -212,9 +212,9 @@ func (o *Opening) Stream(ctx context.Context, d object.Digest, size int64, got f
 
 // await returns the stored form of an object when it is complete or, if beyond is not
 // negative, when more than beyond bytes of it have arrived. It returns nil if the
-// opening does not have the object, or receives no more of it. An object that was
+// bootstrap does not have the object, or receives no more of it. An object that was
 // returned whole is dropped.
-func (o *Opening) await(ctx context.Context, d object.Digest, beyond int) (stored []byte, whole bool) {
+func (o *Bootstrap) await(ctx context.Context, d object.Digest, beyond int) (stored []byte, whole bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for !o.given[d] {

@@ -12,15 +12,15 @@ import (
 const (
 	// UsualProfile is the profile of a mount that does not name one.
 	UsualProfile = "start"
-	// MaxOpening is the largest size of an opening, in bytes.
-	MaxOpening = 1 << 20
+	// MaxBootstrap is the largest size of a bootstrap, in bytes.
+	MaxBootstrap = 1 << 20
 
-	openingMagic = "premixO1"
+	bootstrapMagic = "premixO1"
 )
 
-// Opening holds copies of the files and objects that a mount of a tag needs first, so
+// Bootstrap holds copies of the files and objects that a mount of a tag needs first, so
 // that one request replaces a chain of requests. The store also has all of them at
-// their usual paths, and a reader of an opening verifies them as if they came from
+// their usual paths, and a reader of a bootstrap verifies them as if they came from
 // there.
 //
 // The file is binary, little-endian: the magic "premixO1", then items one after
@@ -36,57 +36,57 @@ const (
 //
 // The head contains everything that a reader needs to decide on its next requests. The
 // reader uses it when the head has arrived, while the rest is still being received.
-type Opening struct {
+type Bootstrap struct {
 	Files   map[string][]byte        // contents
 	Objects map[object.Digest][]byte // stored forms
 	Later   []object.Digest          // objects behind the head
 }
 
-// OpeningPath returns the path, below a store's root, of the opening of a tag for
-// mounts with a profile of this name. The opening for the usual profile exists even if
+// BootstrapPath returns the path, below a store's root, of the bootstrap of a tag for
+// mounts with a profile of this name. The bootstrap for the usual profile exists even if
 // the tree has no such profile.
-func (r Ref) OpeningPath(profile string) string { return r.OpeningDir() + "/" + profile }
+func (r Ref) BootstrapPath(profile string) string { return r.BootstrapDir() + "/" + profile }
 
-// OpeningDir returns the directory of all openings of the tag. Its name is a hash,
+// BootstrapDir returns the directory of all bootstraps of the tag. Its name is a hash,
 // since NAME/TAG could collide: one tag's NAME/TAG may be the NAME of another.
-func (r Ref) OpeningDir() string {
-	return OpeningsDir + "/" + object.Sum([]byte(r.String())).String()[:32]
+func (r Ref) BootstrapDir() string {
+	return BootstrapsDir + "/" + object.Sum([]byte(r.String())).String()[:32]
 }
 
-// OpeningsDir is the directory of openings below a store's root.
-const OpeningsDir = "openings"
+// BootstrapsDir is the directory of bootstraps below a store's root.
+const BootstrapsDir = "openings"
 
-// NewOpening returns an empty opening.
-func NewOpening() *Opening {
-	return &Opening{Files: map[string][]byte{}, Objects: map[object.Digest][]byte{}}
+// NewBootstrap returns an empty bootstrap.
+func NewBootstrap() *Bootstrap {
+	return &Bootstrap{Files: map[string][]byte{}, Objects: map[object.Digest][]byte{}}
 }
 
-// OpeningWriter encodes an opening.
-type OpeningWriter struct {
+// BootstrapWriter encodes a bootstrap.
+type BootstrapWriter struct {
 	head, rest bytes.Buffer
 }
 
 // File adds a file to the head.
-func (w *OpeningWriter) File(path string, content []byte) { appendItem(&w.head, 'f', path, content) }
+func (w *BootstrapWriter) File(path string, content []byte) { appendItem(&w.head, 'f', path, content) }
 
 // Object adds the stored form of an object to the head.
-func (w *OpeningWriter) Object(d object.Digest, stored []byte) {
+func (w *BootstrapWriter) Object(d object.Digest, stored []byte) {
 	appendItem(&w.head, 'o', string(d[:]), stored)
 }
 
 // Later adds the stored form of an object behind the head.
-func (w *OpeningWriter) Later(d object.Digest, stored []byte) {
+func (w *BootstrapWriter) Later(d object.Digest, stored []byte) {
 	appendItem(&w.head, 'l', string(d[:]), nil)
 	appendItem(&w.rest, 'o', string(d[:]), stored)
 }
 
 // Len returns the length of the items added, in bytes.
-func (w *OpeningWriter) Len() int { return w.head.Len() + w.rest.Len() }
+func (w *BootstrapWriter) Len() int { return w.head.Len() + w.rest.Len() }
 
-// Bytes returns the encoded opening. Nothing may be added afterwards.
-func (w *OpeningWriter) Bytes() []byte {
+// Bytes returns the encoded bootstrap. Nothing may be added afterwards.
+func (w *BootstrapWriter) Bytes() []byte {
 	appendItem(&w.head, 'e', "", nil)
-	return append(append([]byte(openingMagic), w.head.Bytes()...), w.rest.Bytes()...)
+	return append(append([]byte(bootstrapMagic), w.head.Bytes()...), w.rest.Bytes()...)
 }
 
 func appendItem(b *bytes.Buffer, kind byte, name string, data []byte) {
@@ -99,29 +99,29 @@ func appendItem(b *bytes.Buffer, kind byte, name string, data []byte) {
 	b.Write(data)
 }
 
-// OpeningReader decodes an opening while it arrives.
-type OpeningReader struct {
-	Opening
+// BootstrapReader decodes a bootstrap while it arrives.
+type BootstrapReader struct {
+	Bootstrap
 	Head bool // its head is whole
 
 	at int // number of bytes decoded
 }
 
-// NewOpeningReader returns a reader that has received nothing yet.
-func NewOpeningReader() *OpeningReader { return &OpeningReader{Opening: *NewOpening()} }
+// NewBootstrapReader returns a reader that has received nothing yet.
+func NewBootstrapReader() *BootstrapReader { return &BootstrapReader{Bootstrap: *NewBootstrap()} }
 
 // Take decodes the bytes received since the last call: soFar is the whole file as far
 // as it has arrived. The contents it finds are parts of soFar, which must not be
 // written to. After an error nothing further can be decoded.
-func (r *OpeningReader) Take(soFar []byte) error {
-	const what = "opening"
+func (r *BootstrapReader) Take(soFar []byte) error {
+	const what = "bootstrap"
 	if r.at == 0 {
-		if n := min(len(soFar), len(openingMagic)); string(soFar[:n]) != openingMagic[:n] {
-			return invalid(what, "it does not begin with %q", openingMagic)
-		} else if n < len(openingMagic) {
+		if n := min(len(soFar), len(bootstrapMagic)); string(soFar[:n]) != bootstrapMagic[:n] {
+			return invalid(what, "it does not begin with %q", bootstrapMagic)
+		} else if n < len(bootstrapMagic) {
 			return nil
 		}
-		r.at = len(openingMagic)
+		r.at = len(bootstrapMagic)
 	}
 	for {
 		kind, name, data, size, err := r.next(soFar)
@@ -143,14 +143,14 @@ const itemHead = 7
 
 // next returns the following item, with as much of its data as has arrived. kind is 0
 // if its name has not yet arrived.
-func (r *OpeningReader) next(soFar []byte) (kind byte, name, data []byte, size int, err error) {
+func (r *BootstrapReader) next(soFar []byte) (kind byte, name, data []byte, size int, err error) {
 	b := soFar[min(r.at, len(soFar)):]
 	if len(b) < itemHead {
 		return 0, nil, nil, 0, nil
 	}
 	n, long := int(binary.LittleEndian.Uint16(b[1:])), int64(binary.LittleEndian.Uint32(b[3:]))
-	if long > MaxOpening {
-		return 0, nil, nil, 0, invalid("opening", "an item of %d bytes", long)
+	if long > MaxBootstrap {
+		return 0, nil, nil, 0, invalid("bootstrap", "an item of %d bytes", long)
 	}
 	if len(b) < itemHead+n {
 		return 0, nil, nil, 0, nil
@@ -161,7 +161,7 @@ func (r *OpeningReader) next(soFar []byte) (kind byte, name, data []byte, size i
 
 // Arriving returns the object behind the head of which a part has arrived, and that
 // part.
-func (r *OpeningReader) Arriving(soFar []byte) (d object.Digest, stored []byte, ok bool) {
+func (r *BootstrapReader) Arriving(soFar []byte) (d object.Digest, stored []byte, ok bool) {
 	kind, name, data, _, err := r.next(soFar)
 	if err != nil || !r.Head || kind != 'o' || len(name) != len(d) {
 		return d, nil, false
@@ -172,7 +172,7 @@ func (r *OpeningReader) Arriving(soFar []byte) (d object.Digest, stored []byte, 
 
 // All reports whether soFar, which was passed to Take, is used up, and every object
 // that the head announces is there.
-func (r *OpeningReader) All(soFar []byte) bool {
+func (r *BootstrapReader) All(soFar []byte) bool {
 	all := r.Head && len(soFar) == r.at
 	for _, d := range r.Later {
 		all = all && r.Objects[d] != nil
@@ -180,21 +180,21 @@ func (r *OpeningReader) All(soFar []byte) bool {
 	return all
 }
 
-// ParseOpening decodes as much of an opening as has arrived. head reports whether its
+// ParseBootstrap decodes as much of a bootstrap as has arrived. head reports whether its
 // head is complete, and all whether every object that the head announces is there.
-func ParseOpening(b []byte) (o *Opening, head, all bool, err error) {
-	r := NewOpeningReader()
+func ParseBootstrap(b []byte) (o *Bootstrap, head, all bool, err error) {
+	r := NewBootstrapReader()
 	if err := r.Take(b); err != nil {
 		return nil, false, false, err
 	}
-	return &r.Opening, r.Head, r.All(b), nil
+	return &r.Bootstrap, r.Head, r.All(b), nil
 }
 
-func (o *Opening) item(kind byte, name, data []byte, head *bool) error {
+func (o *Bootstrap) item(kind byte, name, data []byte, head *bool) error {
 	var d object.Digest
 	if kind == 'o' || kind == 'l' {
 		if len(name) != len(d) {
-			return invalid("opening", "the name of an object has %d bytes", len(name))
+			return invalid("bootstrap", "the name of an object has %d bytes", len(name))
 		}
 		copy(d[:], name)
 	}
@@ -208,7 +208,7 @@ func (o *Opening) item(kind byte, name, data []byte, head *bool) error {
 	case kind == 'e' && !*head && len(name)+len(data) == 0:
 		*head = true
 	default:
-		return invalid("opening", "an item %s out of place", fmt.Sprintf("%q", kind))
+		return invalid("bootstrap", "an item %s out of place", fmt.Sprintf("%q", kind))
 	}
 	return nil
 }

@@ -7,16 +7,16 @@ import (
 	"premix/internal/store/object"
 )
 
-func TestOpening(t *testing.T) {
+func TestBootstrap(t *testing.T) {
 	manifest, page := object.Sum([]byte("m")), object.Sum([]byte("p"))
-	var w OpeningWriter
+	var w BootstrapWriter
 	w.File(InfoPath, []byte("info"))
 	w.Object(manifest, []byte("stored manifest"))
 	w.Later(page, []byte("stored page"))
 	b := w.Bytes()
 	headAt := -1
 	for n := range len(b) + 1 {
-		o, head, all, err := ParseOpening(b[:n:n])
+		o, head, all, err := ParseBootstrap(b[:n:n])
 		if err != nil {
 			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
 		}
@@ -51,9 +51,9 @@ func TestOpening(t *testing.T) {
 		"an item longer than allowed": long,
 	} {
 		if bad[0] != 'p' && bad[0] != '<' {
-			bad = append([]byte(openingMagic), bad...)
+			bad = append([]byte(bootstrapMagic), bad...)
 		}
-		if _, _, _, err := ParseOpening(bad); !IsInvalid(err) {
+		if _, _, _, err := ParseBootstrap(bad); !IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -61,13 +61,13 @@ func TestOpening(t *testing.T) {
 
 // What arrives is read byte by byte, each item once, and of an object that is on its way
 // what has come.
-func TestOpeningReader(t *testing.T) {
+func TestBootstrapReader(t *testing.T) {
 	page := object.Sum([]byte("p"))
-	var w OpeningWriter
+	var w BootstrapWriter
 	w.File(InfoPath, []byte("info"))
 	w.Later(page, []byte("stored page"))
 	b := w.Bytes()
-	r := NewOpeningReader()
+	r := NewBootstrapReader()
 	var seen string
 	for n := range len(b) + 1 {
 		if err := r.Take(b[:n:n]); err != nil {
@@ -85,21 +85,21 @@ func TestOpeningReader(t *testing.T) {
 		}
 	}
 	if seen != "stored pag" || string(r.Objects[page]) != "stored page" || string(r.Files[InfoPath]) != "info" {
-		t.Errorf("of the object %q was seen on its way, %+v", seen, r.Opening)
+		t.Errorf("of the object %q was seen on its way, %+v", seen, r.Bootstrap)
 	}
 }
 
-func FuzzParseOpening(f *testing.F) {
-	var w OpeningWriter
+func FuzzParseBootstrap(f *testing.F) {
+	var w BootstrapWriter
 	w.File(InfoPath, []byte("info"))
 	w.Later(object.Sum(nil), []byte("x"))
 	f.Add(w.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		o, head, all, err := ParseOpening(b)
+		o, head, all, err := ParseBootstrap(b)
 		if err != nil && (o != nil || !IsInvalid(err)) || err == nil && o == nil || all && !head {
 			t.Errorf("%+v, %t, %t, %v", o, head, all, err)
 		}
-		r := NewOpeningReader()
+		r := NewBootstrapReader()
 		for n := range len(b) + 1 {
 			if err := r.Take(b[:n]); err != nil {
 				return
@@ -112,9 +112,9 @@ func FuzzParseOpening(f *testing.F) {
 	})
 }
 
-func TestOpeningPaths(t *testing.T) {
+func TestBootstrapPaths(t *testing.T) {
 	a, b := Ref{Name: "a", Tag: "b"}, Ref{Name: "a/b", Tag: "start"}
-	if a.OpeningPath("start") == b.OpeningPath("start") || a.OpeningPath("x") == a.OpeningPath("y") {
-		t.Error("two openings have one path")
+	if a.BootstrapPath("start") == b.BootstrapPath("start") || a.BootstrapPath("x") == a.BootstrapPath("y") {
+		t.Error("two bootstraps have one path")
 	}
 }

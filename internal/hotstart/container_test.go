@@ -226,7 +226,7 @@ func TestChangedImage(t *testing.T) {
 	next := benchIn(t, spec, Hot, b.dir, b.store)
 	next.mustPrepare("sum\n")
 	if !slices.ContainsFunc(next.notices, func(n string) bool {
-		return strings.HasSuffix(n, "preparing afresh: the image is 222222222222 instead of 111111111111")
+		return strings.HasSuffix(n, "prepared again: the image is 222222222222 instead of 111111111111")
 	}) {
 		t.Errorf("notices %q", next.notices)
 	}

@@ -112,7 +112,7 @@ func TestDamaged(t *testing.T) {
 			}
 			again := benchIn(t, spec, Hot, b.dir, b.store)
 			again.mustPrepare("sum\n")
-			if len(again.notices) != 1 || !strings.Contains(again.notices[0], "preparing afresh") {
+			if len(again.notices) != 1 || !strings.Contains(again.notices[0], "prepared again") {
 				t.Errorf("notices: %q", again.notices)
 			}
 			if r := again.run("sum\n"); r.out != want || r.proc.Kind != Hot {

@@ -43,6 +43,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == shim.FrontArg {
 		os.Exit(shim.FrontMain(os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == shim.HolderArg {
+		os.Exit(shim.HolderMain(os.Args[2:]))
+	}
 	if len(os.Args) > 1 && os.Args[1] == shim.WorkerArg {
 		os.Exit(shim.WorkerMain(os.Args[2:], version))
 	}

@@ -185,7 +185,7 @@ func TestShimManySubmissions(t *testing.T) {
 	var took []time.Duration
 	for range 15 {
 		begun := time.Now()
-		if n := strings.Count(s.ask(t, "squeue", "-h", "-t", "all", "-o", "%i %t"), "\n"); n < 10000 {
+		if n := strings.Count(s.ask(t, "squeue", "-h", "-r", "-t", "all", "-o", "%i %t"), "\n"); n < 10000 {
 			t.Errorf("squeue tells of %d jobs", n)
 		}
 		took = append(took, time.Since(begun))

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,137 +15,116 @@ import (
 	"premix/internal/engine/queue"
 )
 
-var scancelOptions = []option{
-	{"user", 'u', required, used}, {"name", 'n', required, used}, {"jobname", 0, required, used}, {"state", 't', required, used}, {"partition", 'p', required, used}, {"account", 'A', required, used},
-	{"qos", 'q', required, used}, {"me", 0, none, used}, {"signal", 's', required, used}, {"batch", 'b', none, used}, {"full", 'f', none, used}, {"quiet", 'Q', none, used}, {"hurry", 'H', none, moot},
-	{"verbose", 'v', none, moot}, {"ctld", 0, none, moot}, {"cron", 'c', none, moot}, {"clusters", 'M', required, moot}, {"cluster", 0, required, moot}, {"sibling", 0, required, moot},
-	{"interactive", 'i', none, refused}, {"nodelist", 'w', required, moot}, {"reservation", 'R', required, moot}, {"wckey", 0, required, refused},
-}
-
 // scancel ends jobs, or signals running jobs.
 func (w *worker) scancel(args []string) response {
-	list, rest, err := parseOptions(scancelOptions, args, false)
+	a, err := parse("scancel", scancelOptions(), args, false)
 	if err != nil {
 		return fail("scancel", 1, err)
 	}
-	var f filter
+	if len(a.rest) == 0 && !a.has("user", "name", "jobname", "state", "partition", "account", "qos", "nodelist", "me") {
+		return fail("scancel", 1, &optionError{"No job identification provided", "name jobs, or pick them with --user, --name or --state"})
+	}
 	var sig syscall.Signal
-	batch, quiet, filtered := false, false, false
-	for _, g := range list {
-		if g.use == refused {
-			return fail("scancel", 1, &optionError{fmt.Sprintf("option '--%s' is not one that premix has", g.name), ""})
-		}
-		filtered = filtered || slices.Contains([]string{"user", "name", "jobname", "state", "partition", "account", "qos", "me"}, g.name)
-		switch g.name {
-		case "user":
-			f.users(g.value)
-		case "name", "jobname":
-			f.names = strings.Split(g.value, ",")
-		case "state":
-			f.states, err = parseStates(g.value)
-		case "partition":
-			f.partitions = strings.Split(g.value, ",")
-		case "account":
-			f.accounts = strings.Split(g.value, ",")
-		case "qos":
-			f.qoss = strings.Split(g.value, ",")
-		case "signal":
-			sig, err = parseSignal(g.value)
-		case "batch":
-			batch = true
-		case "quiet":
-			quiet = true
-		}
-		if err != nil {
+	if text, ok := a.value("signal"); ok {
+		if sig, err = parseSignal(text); err != nil {
 			return fail("scancel", 1, err)
 		}
 	}
-	if len(rest) == 0 && !filtered {
-		return fail("scancel", 1, &optionError{"No job identification provided", "name jobs, or pick them with --user, --name or --state"})
-	}
-	a := response{Format: wireFormat}
+	answer := response{Format: wireFormat}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(rest) > 0 {
+	f, err := w.filter(a)
+	if err != nil {
+		return fail("scancel", 1, err)
+	}
+	if len(a.rest) > 0 {
 		f.jobs = make(map[int]bool)
-		for _, word := range rest {
-			for _, text := range splitJobs(word) {
-				jobs, err := w.selected(text)
-				if err == nil && len(jobs) == 0 {
-					err = &optionError{fmt.Sprintf("Kill job error on job id %s: Invalid job id specified", text), ""}
+		for _, text := range splitJobs(strings.Join(a.rest, ",")) {
+			jobs, err := w.selected(text)
+			if err == nil && len(jobs) == 0 {
+				err = &optionError{fmt.Sprintf("Kill job error on job id %s: Invalid job id specified", text), ""}
+			}
+			if err != nil {
+				answer.Exit = 1
+				if !a.has("quiet") {
+					answer.Stderr = append(answer.Stderr, fail("scancel", 1, err).Stderr...)
 				}
-				if err != nil {
-					a.Exit = 1
-					if !quiet {
-						a.Stderr = append(a.Stderr, fail("scancel", 1, err).Stderr...)
-					}
-					continue
-				}
-				for _, j := range jobs {
-					f.jobs[j.id] = true
-				}
+				continue
+			}
+			for _, j := range jobs {
+				f.jobs[j.id] = true
 			}
 		}
 	}
 	running := w.running()
-	var which [][2]int
+	var list []*job
 	for _, j := range w.jobs {
 		st := w.status(j, running)
 		if st.over() || !f.match(j, &st) {
 			continue
 		}
 		if sig != 0 && sig != syscall.SIGKILL {
-			if w.behind != nil {
-				return fail("scancel", 1, &optionError{"jobs on nodes are not signalled", "scancel without --signal ends them"})
-			}
-			if st.pid > 0 {
-				pid := -st.pid
-				if batch {
-					pid = st.pid
-				}
-				_ = unix.Kill(pid, sig) // it may have ended
+			if err := w.signalJob(j, &st, sig, a.has("batch"), a.has("full")); err != nil {
+				return fail("scancel", 1, err)
 			}
 			continue
 		}
-		if n := len(which); n > 0 && which[n-1][1] == j.id-1 {
-			which[n-1][1] = j.id
-		} else {
-			which = append(which, [2]int{j.id, j.id})
-		}
+		list = append(list, j)
 		if sig == syscall.SIGKILL && st.pid > 0 {
 			_ = unix.Kill(-st.pid, sig)
 		}
+		if st.state == suspended && st.pid > 0 {
+			_ = unix.Kill(-st.pid, unix.SIGCONT)
+		}
 	}
-	if len(which) > 0 {
-		if _, err := w.q.Cancel(&queue.Selection{Tasks: which}); err != nil {
+	if len(list) > 0 {
+		if _, err := w.q.Cancel(selection(list)); err != nil {
 			return fail("scancel", 1, err)
 		}
 		w.stir()
 	}
-	return a
+	return answer
 }
 
-var scontrolOptions = []option{
-	{"oneliner", 'o', none, used}, {"details", 'd', none, moot}, {"all", 'a', none, moot}, {"hide", 0, none, moot}, {"quiet", 'Q', none, moot}, {"verbose", 'v', none, moot},
-	{"clusters", 'M', required, moot}, {"cluster", 0, required, moot}, {"local", 0, none, moot}, {"future", 'F', none, moot}, {"uid", 'u', required, moot}, {"json", 0, optional, refused}, {"yaml", 0, none, refused},
+// selection returns the tasks of jobs.
+func selection(jobs []*job) *queue.Selection {
+	var s queue.Selection
+	for _, j := range jobs {
+		if n := len(s.Tasks); n > 0 && s.Tasks[n-1][1] == j.id-1 {
+			s.Tasks[n-1][1] = j.id
+		} else {
+			s.Tasks = append(s.Tasks, [2]int{j.id, j.id})
+		}
+	}
+	return &s
+}
+
+// signalJob sends a signal to a running job: to its steps if it has some that run, as Slurm
+// does, else to all its processes; batch means its script alone, and full both.
+func (w *worker) signalJob(j *job, st *status, sig syscall.Signal, batch, full bool) error {
+	switch {
+	case w.behind != nil:
+		return &optionError{"jobs on nodes are not signalled", "scancel without --signal ends them"}
+	case st.pid <= 0:
+		return nil
+	case batch:
+		_ = unix.Kill(st.pid, sig) // it may have ended, here and below
+	case full || !w.steps.signal(j.id, sig):
+		_ = unix.Kill(-st.pid, sig)
+	}
+	return nil
 }
 
 func (w *worker) scontrol(args []string) (string, error) {
-	list, rest, err := parseOptions(scontrolOptions, args, false)
+	a, err := parse("scontrol", scontrolOptions(), args, false)
 	if err != nil {
 		return "", err
 	}
-	one := false
-	for _, g := range list {
-		if g.use == refused {
-			return "", &optionError{fmt.Sprintf("option '--%s' is not one that premix answers", g.name), "squeue --json tells of jobs"}
-		}
-		one = one || g.name == "oneliner"
+	const verbs = "premix has show, hold, release, update, suspend, resume, requeue, requeuehold, write batch_script, ping and version"
+	if len(a.rest) == 0 {
+		return "", &optionError{"no command is given", verbs}
 	}
-	if len(rest) == 0 {
-		return "", &optionError{"no command is given", "premix has show, hold, release, ping and version"}
-	}
-	verb, rest := strings.ToLower(rest[0]), rest[1:]
+	verb, rest := strings.ToLower(a.rest[0]), a.rest[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch verb {
@@ -152,70 +132,66 @@ func (w *worker) scontrol(args []string) (string, error) {
 		return fmt.Sprintf("Slurmctld(primary) at %s is UP\n", nodeName()), nil
 	case "version":
 		return slurmVersion + "\n", nil
-	case "hold", "uhold", "release":
-		return "", w.holdOrRelease(verb, rest)
+	case "hold", "uhold", "holdu", "release":
+		return "", w.holdOrRelease(verb == "release", rest)
+	case "suspend", "resume":
+		return "", w.suspend(verb == "suspend", rest)
+	case "requeue", "requeuehold":
+		return "", w.requeue(verb == "requeuehold", rest)
+	case "update":
+		return "", w.update(rest)
+	case "write":
+		return w.writeScript(rest)
 	case "show":
-	default:
-		return "", &optionError{fmt.Sprintf("premix has no scontrol %s", verb), "it has show, hold, release, ping and version"}
+		return w.show(a, rest)
 	}
-	if len(rest) == 0 {
-		return "", &optionError{"nothing to show is named", "show job, partition, node, config or hostnames"}
-	}
-	what, name, _ := strings.Cut(strings.ToLower(rest[0]), "=")
-	if name == "" && len(rest) > 1 {
-		name = rest[1]
-	}
-	switch {
-	case strings.HasPrefix("jobs", what) && what != "":
-		return w.showJobs(name, one)
-	case strings.HasPrefix("partitions", what):
-		return w.showPartition(one), nil
-	case strings.HasPrefix("nodes", what):
-		return w.showNode(one), nil
-	case strings.HasPrefix("configuration", what):
-		return w.showConfig(), nil
-	case strings.HasPrefix("hostnames", what):
-		if name == "" {
-			name = nodeName()
+	return "", &optionError{fmt.Sprintf("premix has no scontrol %s", verb), verbs}
+}
+
+// named returns the jobs of a command of scontrol: ids, and names of jobs. The caller holds mu.
+func (w *worker) named(words []string) ([]*job, error) {
+	var jobs []*job
+	for _, word := range words {
+		for _, text := range splitJobs(word) {
+			if k, v, ok := strings.Cut(text, "="); ok && (strings.EqualFold(k, "jobid") || strings.EqualFold(k, "job") || strings.EqualFold(k, "name")) {
+				text = v
+			}
+			list, err := w.selected(text)
+			if err != nil {
+				list = slices.DeleteFunc(slices.Clone(w.jobs), func(j *job) bool { return j.Name != text || w.q.State(j.id) != queue.Waiting })
+			}
+			if len(list) == 0 {
+				return nil, &optionError{fmt.Sprintf("Invalid job id specified for job %s", text), "squeue lists the jobs"}
+			}
+			jobs = append(jobs, list...)
 		}
-		if strings.ContainsAny(name, "[]") {
-			return "", &optionError{"premix has one node, and no lists of them", ""}
-		}
-		return strings.ReplaceAll(name, ",", "\n") + "\n", nil
 	}
-	return "", &optionError{fmt.Sprintf("premix does not show %q", rest[0]), "it shows job, partition, node, config and hostnames"}
+	if len(jobs) == 0 {
+		return nil, &optionError{"no job is named", "name jobs by their ids"}
+	}
+	slices.SortFunc(jobs, func(a, b *job) int { return a.id - b.id })
+	return slices.Compact(jobs), nil
 }
 
 // holdOrRelease holds or releases waiting jobs. The caller holds mu.
-func (w *worker) holdOrRelease(verb string, names []string) error {
-	var which [][2]int
-	var jobs []*job
-	for _, word := range names {
-		for _, text := range splitJobs(strings.TrimPrefix(word, "jobid=")) {
-			list, err := w.selected(text)
-			if err == nil && len(list) == 0 {
-				err = &optionError{fmt.Sprintf("Invalid job id specified for job %s", text), ""}
-			}
-			if err != nil {
-				return err
-			}
-			jobs = append(jobs, list...)
-			for _, j := range list {
-				which = append(which, [2]int{j.id, j.id})
-			}
-		}
+func (w *worker) holdOrRelease(release bool, names []string) error {
+	jobs, err := w.named(names)
+	if err != nil {
+		return err
 	}
-	if len(which) == 0 {
-		return &optionError{"no job is named", "scontrol hold JOB"}
-	}
-	if verb == "release" {
+	if release {
 		for _, j := range jobs {
 			j.userHeld = false // release does the rest, if nothing else blocks it
 		}
 		w.release(w.running())
 		return nil
 	}
-	if _, err := w.q.Hold(&queue.Selection{Tasks: which}); err != nil {
+	return w.hold(jobs)
+}
+
+// hold holds the jobs that wait. The caller holds mu.
+func (w *worker) hold(jobs []*job) error {
+	if _, err := w.q.Hold(selection(jobs)); err != nil {
 		return err
 	}
 	for _, j := range jobs {
@@ -231,6 +207,249 @@ func (w *worker) holdOrRelease(verb string, names []string) error {
 	return nil
 }
 
+// suspend stops the processes of running jobs, or has them continue. The caller holds mu.
+func (w *worker) suspend(stop bool, names []string) error {
+	if w.behind != nil {
+		return &optionError{"jobs on nodes are not suspended", "hold jobs that wait"}
+	}
+	jobs, err := w.named(names)
+	if err != nil {
+		return err
+	}
+	tasks := w.running()
+	for _, j := range jobs {
+		st := w.status(j, tasks)
+		if st.pid <= 0 || st.state != running && st.state != suspended {
+			return &optionError{fmt.Sprintf("Job %d: Requested operation is presently disabled", j.id), "a job that runs can be suspended, and a suspended job resumed"}
+		}
+		sig := unix.SIGCONT
+		if stop {
+			sig = unix.SIGSTOP
+		}
+		if err := unix.Kill(-st.pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			return os.NewSyscallError("kill", err)
+		}
+		j.suspended = stop
+	}
+	return nil
+}
+
+// requeue ends running jobs and has them run again, and runs ended ones again. The caller
+// holds mu.
+func (w *worker) requeue(hold bool, names []string) error {
+	if w.behind != nil {
+		return &optionError{"jobs on nodes are not requeued", "scancel the job and submit it again"}
+	}
+	jobs, err := w.named(names)
+	if err != nil {
+		return err
+	}
+	tasks := w.running()
+	for _, j := range jobs {
+		if st := w.status(j, tasks); st.state == pending {
+			return &optionError{fmt.Sprintf("Job %d: Job is pending execution", j.id), "it has not started yet"}
+		}
+		if w.q.State(j.id) == queue.Succeeded {
+			return &optionError{fmt.Sprintf("Job %d: Job has already finished", j.id), "submit it again"}
+		}
+		if j.NoRequeue {
+			return &optionError{fmt.Sprintf("Job %d: Requested operation is presently disabled", j.id), "the job was submitted with --no-requeue"}
+		}
+	}
+	if _, err := w.q.Cancel(selection(jobs)); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		// A worker that is killed before they run again leaves this to the next one.
+		j.Again, j.userHeld, j.suspended = true, hold, false
+		if err := w.changes.put(j.id, &j.note); err != nil {
+			return err
+		}
+	}
+	w.again = append(w.again, jobs...)
+	w.stir()
+	return nil
+}
+
+// runAgain has requeued jobs run again as soon as their processes have ended. The caller holds
+// mu.
+func (w *worker) runAgain(tasks func(id int) bool) {
+	var ready []*job
+	w.again = slices.DeleteFunc(w.again, func(j *job) bool {
+		if tasks(j.id) || w.q.State(j.id) == queue.Waiting {
+			return false
+		}
+		ready = append(ready, j)
+		return true
+	})
+	if len(ready) == 0 {
+		return
+	}
+	// On an error, for example a full disk, the jobs stay cancelled.
+	if _, err := w.q.Retry(selection(ready)); err != nil {
+		return
+	}
+	var held []*job
+	for _, j := range ready {
+		j.Again, j.last, j.running, j.noted = false, nil, time.Time{}, false
+		_ = w.changes.put(j.id, &j.note) // else it runs once more after the next start of a worker
+		if j.userHeld {
+			held = append(held, j)
+		}
+	}
+	if len(held) > 0 {
+		_ = w.hold(held)
+	}
+	w.stir()
+}
+
+// update changes jobs: scontrol update JobId=12 Name=Value... The caller holds mu.
+func (w *worker) update(words []string) error {
+	var ids []string
+	changes := make(map[string]string)
+	for _, word := range words {
+		name, value, ok := strings.Cut(word, "=")
+		if !ok {
+			return &optionError{fmt.Sprintf("Invalid input: %s", word), "write it as in JobId=12 Comment=text"}
+		}
+		switch name = strings.ToLower(name); name {
+		case "jobid", "job", "jobname" /* as the first word */ :
+			if len(ids) == 0 {
+				ids = append(ids, value)
+				continue
+			}
+			changes["name"] = value
+		default:
+			changes[name] = value
+		}
+	}
+	jobs, err := w.named(ids)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		n := j.note
+		if err := w.change(j, &n, changes); err != nil {
+			return err
+		}
+		if err := w.changes.put(j.id, &n); err != nil {
+			return err
+		}
+		j.note = n
+		if j.needs != nil {
+			j.needs, _ = parseDependency(n.Needs) // it was when the change was checked
+		}
+	}
+	w.release(w.running())
+	return nil
+}
+
+// change applies changes to the properties of a job.
+func (w *worker) change(j *job, n *note, changes map[string]string) error {
+	waits := w.q.State(j.id) == queue.Waiting && w.q.Held(j.id)
+	for name, value := range changes {
+		var err error
+		switch name {
+		case "name":
+			n.Name = value
+		case "comment":
+			n.Comment = value
+		case "account":
+			n.Account = value
+		case "arraytaskthrottle":
+			if n.Width == 0 {
+				return &optionError{fmt.Sprintf("Job %d: ArrayTaskThrottle is of an array that was submitted with a limit", j.id), "submit it as in -a 1-100%10"}
+			}
+			n.Width, err = strconv.Atoi(value)
+			if err == nil && n.Width < 1 {
+				n.Width = 1 << 30 // 0 is no limit
+			}
+		case "starttime":
+			if !waits {
+				return &optionError{fmt.Sprintf("Job %d: Requested operation is presently disabled", j.id), "StartTime is of a job that was submitted with --begin and waits"}
+			}
+			n.Begin, err = parseMoment(value, time.Now())
+		case "dependency":
+			if !waits || n.Needs == "" {
+				return &optionError{fmt.Sprintf("Job %d: Requested operation is presently disabled", j.id), "Dependency is of a job that was submitted with one and waits"}
+			}
+			var d *dependency
+			if d, err = parseDependency(value); err == nil {
+				err = w.known(d)
+			}
+			n.Needs = value
+		default:
+			return &optionError{fmt.Sprintf("premix does not change %s of a job", name), "it changes Name, Comment, Account, ArrayTaskThrottle, StartTime and Dependency; cancel the job and submit it again"}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeScript answers scontrol write batch_script JOB [FILE]; - is standard output. The front
+// writes the file.
+func (w *worker) writeScript(words []string) (string, error) {
+	if len(words) < 2 || !strings.EqualFold(words[0], "batch_script") {
+		return "", &optionError{"premix writes batch_script alone", "scontrol write batch_script JOB -"}
+	}
+	jobs, err := w.named(words[1:2])
+	if err != nil {
+		return "", err
+	}
+	spec, err := w.q.Spec(jobs[0].id)
+	if err != nil {
+		return "", err
+	}
+	return scriptOf(spec), nil
+}
+
+// show answers scontrol show. The caller holds mu.
+func (w *worker) show(a *arguments, rest []string) (string, error) {
+	const entities = "it shows job, step, partition, node, config, hostnames and hostlist"
+	if len(rest) == 0 {
+		return "", &optionError{"no entity is named", entities}
+	}
+	entity, name, _ := strings.Cut(rest[0], "=")
+	entity = strings.ToLower(entity)
+	if name == "" && len(rest) > 1 {
+		name = rest[1]
+	}
+	one := a.has("oneliner")
+	switch {
+	case entity == "":
+	case strings.HasPrefix("jobs", entity):
+		return w.showJobs(a, name, one)
+	case strings.HasPrefix("steps", entity):
+		return w.showSteps(name, one)
+	case strings.HasPrefix("partitions", entity):
+		return w.showPartition(one), nil
+	case strings.HasPrefix("nodes", entity):
+		return w.showNode(one), nil
+	case strings.HasPrefix("configuration", entity):
+		return w.showConfig(), nil
+	case strings.HasPrefix("hostnames", entity), strings.HasPrefix("hostlistsorted", entity):
+		return showHosts(entity, name)
+	}
+	return "", &optionError{fmt.Sprintf("premix does not show %q", rest[0]), entities}
+}
+
+// showHosts answers scontrol show hostnames, hostlist and hostlistsorted.
+func showHosts(entity, list string) (string, error) {
+	if list == "" {
+		list = nodeName()
+	}
+	names, err := hostsIn(list)
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix("hostnames", entity) {
+		return strings.Join(names, "\n") + "\n", nil
+	}
+	return hostlist(names, entity == "hostlistsorted") + "\n", nil
+}
+
 // pairs joins lines of NAME=VALUE, into one line if one is true.
 func pairs(one bool, lines ...string) string {
 	if one {
@@ -239,64 +458,94 @@ func pairs(one bool, lines ...string) string {
 	return strings.Join(lines, "\n   ") + "\n\n"
 }
 
-func (w *worker) showJobs(name string, one bool) (string, error) {
-	jobs := w.jobs
+func (w *worker) showJobs(a *arguments, name string, one bool) (string, error) {
+	f := &filter{}
 	if name != "" {
-		jobs = nil
-		for _, text := range splitJobs(name) {
-			list, err := w.selected(text)
-			if err != nil {
-				return "", err
-			}
-			jobs = append(jobs, list...)
+		if err := w.pick(f, name); err != nil {
+			return "", err
 		}
-		if len(jobs) == 0 {
-			return "", &optionError{"slurm_load_jobs error: Invalid job id specified", ""}
+		if len(f.jobs) == 0 {
+			return "", &optionError{"slurm_load_jobs error: Invalid job id specified", "sacct shows jobs that ended long ago"}
 		}
 	}
-	running := w.running()
+	if a.has("json", "yaml") {
+		return document(a, "jobs", w.squeueJSON(w.rows(f, true)))
+	}
 	var b strings.Builder
-	for _, j := range jobs {
-		st := w.status(j, running)
-		if name == "" && st.over() && time.Since(st.ended) > minJobAge {
+	tasks := w.running()
+	for _, j := range w.jobs {
+		st := w.status(j, tasks)
+		if f.jobs != nil && !f.jobs[j.id] || f.jobs == nil && st.over() && time.Since(st.ended) > minJobAge {
 			continue
 		}
-		node := ""
-		if st.state != pending {
-			node = nodeName()
+		b.WriteString(pairs(one, jobLines(&row{job: j, status: st})...))
+	}
+	return b.String(), nil
+}
+
+// jobLines are the lines of scontrol show job.
+func jobLines(r *row) []string {
+	id := fmt.Sprintf("JobId=%d", r.id)
+	if r.Array > 0 {
+		id += fmt.Sprintf(" ArrayJobId=%d ArrayTaskId=%d", r.array(), r.Index)
+		if r.Width > 0 {
+			id += fmt.Sprintf(" ArrayTaskThrottle=%d", r.Width)
 		}
-		id := fmt.Sprintf("JobId=%d", j.id)
-		if j.Array > 0 {
-			id += fmt.Sprintf(" ArrayJobId=%d ArrayTaskId=%d", j.array(), j.Index)
+	}
+	node := r.node()
+	return []string{
+		fmt.Sprintf("%s JobName=%s", id, r.Name),
+		fmt.Sprintf("UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A", userName(), os.Getuid(), groupName(), os.Getgid()),
+		fmt.Sprintf("Priority=%d Nice=%d Account=%s QOS=%s", r.Priority, max(0, -r.Priority), orNull(r.Account), r.QOS),
+		fmt.Sprintf("JobState=%s Reason=%s Dependency=%s", r.state.name, r.reason, orNull(r.Needs)),
+		fmt.Sprintf("Requeue=%d Restarts=0 BatchFlag=%d Reboot=0 ExitCode=%d:%d", boolInt(!r.NoRequeue), boolInt(!r.Allocated), r.exit, r.signal),
+		fmt.Sprintf("RunTime=%s TimeLimit=%s TimeMin=N/A", elapsed(r.took()), limitText(r.limit())),
+		fmt.Sprintf("SubmitTime=%s EligibleTime=%s", clock(r.Submitted), clock(r.Submitted)),
+		"AccrueTime=" + clock(r.Submitted),
+		fmt.Sprintf("StartTime=%s EndTime=%s Deadline=N/A", clock(r.started), clock(r.end())),
+		"SuspendTime=None SecsPreSuspend=0",
+		fmt.Sprintf("Partition=%s AllocNode:Sid=%s:0", r.Partition, nodeName()),
+		"ReqNodeList=(null) ExcNodeList=(null)",
+		fmt.Sprintf("NodeList=%s", orNull(node)),
+		fmt.Sprintf("BatchHost=%s", node),
+		fmt.Sprintf("NumNodes=1 NumCPUs=%d NumTasks=%d CPUs/Task=%d ReqB:S:C:T=0:0:*:*", r.Cores, r.Ntasks, r.PerTask),
+		"TRES=" + r.tres(),
+		"Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*",
+		fmt.Sprintf("MinCPUsNode=%d MinMemoryNode=%s MinTmpDiskNode=0", r.PerTask, r.memory()),
+		"Features=(null) DelayBoot=00:00:00",
+		"OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)",
+		"Command=" + orNull(r.Command),
+		"WorkDir=" + r.Dir,
+		"Comment=" + r.Comment,
+		"StdErr=" + r.Stderr,
+		"StdIn=/dev/null",
+		"StdOut=" + r.Stdout,
+	}
+}
+
+func (w *worker) showSteps(name string, one bool) (string, error) {
+	f := &filter{states: map[state]bool{running: true, suspended: true}}
+	if name != "" {
+		if err := w.pick(f, name); err != nil {
+			return "", err
 		}
-		requeue := 1
-		if j.NoRequeue {
-			requeue = 0
+	}
+	var b strings.Builder
+	for _, r := range w.rows(f, true) {
+		line := func(id, name string, started time.Time, cores, tasks int) {
+			b.WriteString(pairs(one,
+				fmt.Sprintf("StepId=%s.%s UserId=%d StartTime=%s TimeLimit=%s", r.display(), id, os.Getuid(), clock(started), limitText(r.limit())),
+				fmt.Sprintf("State=RUNNING Partition=%s NodeList=%s", r.Partition, nodeName()),
+				fmt.Sprintf("Nodes=1 CPUs=%d Tasks=%d Name=%s Network=(null)", cores, tasks, name)))
 		}
-		end := st.ended
-		if end.IsZero() && j.Limit > 0 && !st.started.IsZero() {
-			end = st.started.Add(time.Duration(j.Limit * float64(time.Second)))
+		if !r.Allocated {
+			line("batch", "batch", r.started, r.Cores, 1)
 		}
-		b.WriteString(pairs(one,
-			fmt.Sprintf("%s JobName=%s", id, j.Name),
-			fmt.Sprintf("UserId=%s(%d) GroupId=%d MCS_label=N/A", userName(), os.Getuid(), os.Getgid()),
-			fmt.Sprintf("Priority=%d Nice=0 Account=%s QOS=%s", j.Priority, orNull(j.Account), j.QOS),
-			fmt.Sprintf("JobState=%s Reason=%s Dependency=%s", st.name, st.reason, orNull(j.Needs)),
-			fmt.Sprintf("Requeue=%d Restarts=0 BatchFlag=1 Reboot=0 ExitCode=%d:%d", requeue, st.exit, st.signal),
-			fmt.Sprintf("RunTime=%s TimeLimit=%s TimeMin=N/A", elapsed(st.took()), limitText(time.Duration(j.Limit*float64(time.Second)))),
-			fmt.Sprintf("SubmitTime=%s EligibleTime=%s", clock(j.Submitted), clock(j.Submitted)),
-			fmt.Sprintf("StartTime=%s EndTime=%s Deadline=N/A", clock(st.started), clock(end)),
-			fmt.Sprintf("Partition=%s AllocNode:Sid=%s:0", j.Partition, nodeName()),
-			fmt.Sprintf("NodeList=%s BatchHost=%s", orNull(node), node),
-			fmt.Sprintf("NumNodes=1 NumCPUs=%d NumTasks=%d CPUs/Task=%d", j.Cores, j.Ntasks, j.PerTask),
-			fmt.Sprintf("TRES=cpu=%d,mem=%dM,node=1", j.Cores, j.Memory>>20),
-			fmt.Sprintf("MinCPUsNode=%d MinMemoryNode=%s MinTmpDiskNode=0", j.Cores, sizeText(j.Memory)),
-			fmt.Sprintf("Command=%s", orNull(j.Command)),
-			fmt.Sprintf("WorkDir=%s", j.Dir),
-			fmt.Sprintf("Comment=%s", j.Comment),
-			fmt.Sprintf("StdErr=%s", j.Stderr),
-			"StdIn=/dev/null",
-			fmt.Sprintf("StdOut=%s", j.Stdout)))
+		for _, s := range w.steps.of(&r) {
+			if !s.over() {
+				line(s.ID, s.Name, s.Started, s.Cores, s.Tasks)
+			}
+		}
 	}
 	return b.String(), nil
 }
@@ -336,106 +585,4 @@ func (w *worker) nodeState() string {
 func (w *worker) showConfig() string {
 	return fmt.Sprintf("Configuration data as of %s\nAccountingStorageType   = accounting_storage/premix\nClusterName             = %s\nJobRequeue              = 1\nKillWait                = %d sec\nMaxArraySize            = %d\nMaxJobCount             = 1000000\nMinJobAge               = %d sec\nSLURM_VERSION           = %s\nSlurmctldHost[0]        = %s\n\n",
 		clock(time.Now()), clusterName, int(Grace.Seconds()), maxArray, int(minJobAge.Seconds()), strings.TrimPrefix(slurmVersion, "slurm "), nodeName())
-}
-
-var sinfoOptions = []option{
-	{"noheader", 'h', none, used}, {"format", 'o', required, used}, {"partition", 'p', required, used}, {"Node", 'N', none, used}, {"long", 'l', none, moot}, {"all", 'a', none, moot}, {"exact", 'e', none, moot},
-	{"nodes", 'n', required, moot}, {"states", 't', required, moot}, {"verbose", 'v', none, moot}, {"responding", 'r', none, moot}, {"clusters", 'M', required, moot}, {"cluster", 0, required, moot}, {"summarize", 's', none, used},
-	{"Format", 'O', required, refused}, {"json", 0, optional, refused}, {"yaml", 0, none, refused}, {"iterate", 'i', required, refused}, {"reservation", 'T', none, refused}, {"list-reasons", 'R', none, refused}, {"dead", 'd', none, refused}, {"sort", 'S', required, moot}, {"hide", 0, none, moot}, {"local", 0, none, moot}, {"federation", 0, none, moot},
-}
-
-var sinfoTitles = map[byte]string{'P': "PARTITION", 'R': "PARTITION", 'a': "AVAIL", 'l': "TIMELIMIT", 'L': "DEFAULTTIME", 'D': "NODES", 'F': "NODES(A/I/O/T)", 'A': "NODES(A/I)", 't': "STATE", 'T': "STATE", 'N': "NODELIST", 'n': "HOSTNAMES", 'c': "CPUS", 'm': "MEMORY",
-	'C': "CPUS(A/I/O/T)", 'G': "GRES", 'f': "AVAIL_FEATURES", 'b': "ACTIVE_FEATURES", 'e': "FREE_MEM", 'O': "CPU_LOAD", 'd': "TMP_DISK", 'w': "WEIGHT", 'g': "GROUPS", 's': "JOB_SIZE", 'z': "S:C:T", 'X': "SOCKETS", 'Y': "CORES", 'Z': "THREADS", 'E': "REASON", 'v': "VERSION", 'V': "CLUSTER", 'r': "ROOT", 'S': "ALLOCNODES", 'h': "OVERSUBSCRIBE", 'p': "PRIO_TIER"}
-
-func (w *worker) sinfo(args []string) (string, error) {
-	list, rest, err := parseOptions(sinfoOptions, args, false)
-	if err != nil {
-		return "", err
-	}
-	if len(rest) > 0 {
-		return "", &optionError{fmt.Sprintf("unexpected argument %q", rest[0]), ""}
-	}
-	header, shown, format := true, true, "%.9P %.5a %.10l %.6D %.6t %N"
-	for _, g := range list {
-		if g.use == refused {
-			return "", &optionError{fmt.Sprintf("option '--%s' is not one that premix answers", g.name), "ask with --format"}
-		}
-		switch g.name {
-		case "noheader":
-			header = false
-		case "format":
-			format = g.value
-		case "Node":
-			format = "%N %.6D %.9P %.6t"
-		case "summarize":
-			format = "%.9P %.5a %.10l %.16F %N"
-		case "partition":
-			shown = slices.Contains(strings.Split(g.value, ","), defaultPartition)
-		}
-	}
-	columns, err := parseColumns(format, sinfoTitles)
-	if err != nil {
-		return "", err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	used, _ := w.used()
-	value := func(letter byte) string {
-		switch letter {
-		case 0:
-			return ""
-		case 'P':
-			return defaultPartition + "*"
-		case 'R':
-			return defaultPartition
-		case 'a':
-			return "up"
-		case 'l':
-			return "infinite"
-		case 'D':
-			return "1"
-		case 'A':
-			return fmt.Sprintf("%d/%d", boolInt(used > 0), boolInt(used == 0))
-		case 'F':
-			return fmt.Sprintf("%d/%d/0/1", boolInt(used > 0), boolInt(used == 0))
-		case 't':
-			return map[string]string{"idle": "idle", "mixed": "mix", "allocated": "alloc"}[w.nodeState()]
-		case 'T':
-			return w.nodeState()
-		case 'N', 'n':
-			return nodeName()
-		case 'c':
-			return strconv.Itoa(w.cores)
-		case 'm':
-			return strconv.FormatInt(w.memory>>20, 10)
-		case 'C':
-			return fmt.Sprintf("%d/%d/0/%d", used, max(0, w.cores-used), w.cores)
-		case 'G', 'f', 'b':
-			return "(null)"
-		case 'V':
-			return clusterName
-		case 'v':
-			return strings.TrimPrefix(slurmVersion, "slurm ")
-		}
-		return "N/A"
-	}
-	var b strings.Builder
-	if header {
-		for _, c := range columns {
-			c.write(&b, sinfoTitles[c.letter])
-		}
-		b.WriteByte('\n')
-	}
-	if shown {
-		for _, c := range columns {
-			c.write(&b, value(c.letter))
-		}
-		b.WriteByte('\n')
-	}
-	return b.String(), nil
-}
-
-func sorted(list []string) []string {
-	slices.Sort(list)
-	return list
 }

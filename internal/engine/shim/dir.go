@@ -22,7 +22,7 @@ import (
 )
 
 // Fronts are the programs that a shim directory has.
-var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun"}
+var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun", "salloc", "sstat", "sprio", "sshare", "sacctmgr"}
 
 // Names of the cluster and its partition in the answers to fronts.
 const (
@@ -173,6 +173,15 @@ var nodeName = sync.OnceValue(func() string {
 		return "localhost"
 	}
 	return name
+})
+
+// groupName is the name of the group of this process.
+var groupName = sync.OnceValue(func() string {
+	id := strconv.Itoa(os.Getgid())
+	if g, err := user.LookupGroupId(id); err == nil {
+		return g.Name
+	}
+	return id
 })
 
 // userName is the name of the user of this process.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,14 +56,20 @@ func front(dir, program string, args []string) response {
 		if a == "--version" || a == "-V" {
 			return response{Stdout: []byte(slurmVersion + "\n")}
 		}
+		if _, ok := programs[program]; ok && (a == "--help" || a == "--usage") {
+			return response{Stdout: []byte(help(program))}
+		}
 		if a == "--" || !strings.HasPrefix(a, "-") {
 			break
 		}
 	}
-	if program == "srun" {
-		return srun(args)
+	switch program {
+	case "srun":
+		return srun(dir, args)
+	case "salloc":
+		return salloc(dir, args)
 	}
-	if program == "sinfo" || program == "scontrol" && !ofJobs(args) {
+	if slices.Contains(ofCluster, program) || program == "scontrol" && !ofJobs(args) {
 		// What there is of nodes and partitions Slurm itself knows.
 		c, err := readConfig(dir)
 		if err != nil {
@@ -93,6 +98,11 @@ func front(dir, program string, args []string) response {
 			return fail(program, 1, err)
 		}
 	}
+	if every, ok, err := iterates(program, args); err != nil {
+		return fail(program, 1, err)
+	} else if ok {
+		return iterate(dir, &r, every)
+	}
 	answer, err := ask(dir, &r)
 	if err != nil {
 		return fail(program, 1, err)
@@ -100,17 +110,56 @@ func front(dir, program string, args []string) response {
 	return *answer
 }
 
+// iterates returns the time between the answers that squeue and sinfo give with --iterate.
+func iterates(program string, args []string) (every time.Duration, ok bool, err error) {
+	if program != "squeue" && program != "sinfo" {
+		return 0, false, nil
+	}
+	list, _, err := parseOptions(programs[program](), args, false)
+	if err != nil {
+		return 0, false, nil // the worker reports the mistake
+	}
+	a := &arguments{list: list}
+	text, ok := a.value("iterate")
+	if !ok {
+		return 0, false, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, false, &optionError{fmt.Sprintf("--iterate=%s", text), "give a number of seconds from 1"}
+	}
+	return time.Duration(n) * time.Second, true, nil
+}
+
+// iterate asks again and again, and prints each answer with its time.
+func iterate(dir string, r *request, every time.Duration) response {
+	for {
+		answer, err := ask(dir, r)
+		if err != nil {
+			return fail(r.Program, 1, err)
+		}
+		if _, err := fmt.Printf("%s\n%s\n", time.Now().Format(time.ANSIC), answer.Stdout); err != nil || answer.Exit != 0 {
+			return response{Exit: max(1, answer.Exit), Stderr: answer.Stderr}
+		}
+		time.Sleep(every)
+	}
+}
+
+// ofCluster are programs that show a cluster and not its jobs: a Slurm behind the fronts
+// answers them itself.
+var ofCluster = []string{"sinfo", "sshare", "sacctmgr"}
+
 // ofJobs reports whether a call of scontrol is about jobs.
 func ofJobs(args []string) bool {
-	list, rest, err := parseOptions(scontrolOptions, args, false)
+	list, rest, err := parseOptions(scontrolOptions(), args, false)
 	if err != nil || len(list) == 0 && len(rest) == 0 {
 		return true // the worker reports the mistake
 	}
 	if len(rest) > 1 && strings.EqualFold(rest[0], "show") {
-		what, _, _ := strings.Cut(strings.ToLower(rest[1]), "=")
-		return what != "" && strings.HasPrefix("jobs", what)
+		entity, _, _ := strings.Cut(strings.ToLower(rest[1]), "=")
+		return entity != "" && (strings.HasPrefix("jobs", entity) || strings.HasPrefix("steps", entity))
 	}
-	return len(rest) > 0 && slices.Contains([]string{"hold", "uhold", "release"}, strings.ToLower(rest[0]))
+	return len(rest) > 0 && slices.Contains([]string{"hold", "uhold", "holdu", "release", "suspend", "resume", "requeue", "requeuehold", "update", "write"}, strings.ToLower(rest[0]))
 }
 
 // readScript reads a batch script as sbatch does: a file, else standard input.
@@ -258,60 +307,4 @@ func startWorker(dir string) (*started, error) {
 		close(s.ended)
 	}()
 	return s, nil
-}
-
-// srun executes a step: in a job, the program in its place.
-func srun(args []string) response {
-	list, rest, err := parseOptions(srunOptions, args, true)
-	if err != nil {
-		return fail("srun", 1, err)
-	}
-	if os.Getenv("SLURM_JOB_ID") == "" {
-		return fail("srun", 1, &optionError{"there is no job that this could be a step of", "submit with sbatch; srun works within a job"})
-	}
-	tasks, dir := os.Getenv("SLURM_NTASKS"), ""
-	for _, g := range list {
-		switch {
-		case g.use == refused:
-			return fail("srun", 1, &optionError{fmt.Sprintf("option '--%s' is not possible before this machine", g.name), "leave it out, or use a real Slurm"})
-		case g.name == "ntasks":
-			tasks = g.value
-		case g.name == "chdir":
-			dir = g.value
-		case g.name == "export" && g.value != "ALL":
-			return fail("srun", 1, &optionError{fmt.Sprintf("--export=%s: a step has the environment of the job", g.value), "set variables before srun"})
-		case g.name == "nodes" && g.value != "1" && g.value != "1-1":
-			return fail("srun", 1, &optionError{fmt.Sprintf("--nodes=%s: there is one machine", g.value), "ask for one node"})
-		}
-	}
-	if tasks != "" && tasks != "1" {
-		return fail("srun", 1, &optionError{fmt.Sprintf("a step of %s tasks is not possible before this machine", tasks), "start one task with srun -n1, or the program itself; for MPI use mpirun"})
-	}
-	if len(rest) == 0 {
-		return fail("srun", 1, &optionError{"No command given to execute.", ""})
-	}
-	if dir != "" {
-		if err := os.Chdir(dir); err != nil {
-			return fail("srun", 1, err)
-		}
-	}
-	path, err := exec.LookPath(rest[0])
-	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return fail("srun", 2, fmt.Errorf("execve(): %s: No such file or directory", rest[0]))
-	}
-	if path, err = filepath.Abs(path); err == nil {
-		err = syscall.Exec(path, rest, append(os.Environ(), "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_STEP_NUM_TASKS=1"))
-	}
-	return fail("srun", 2, fmt.Errorf("execve(): %s: %w", rest[0], err))
-}
-
-// srunOptions are the options of srun.
-var srunOptions = []option{
-	{"ntasks", 'n', required, used}, {"cpus-per-task", 'c', required, moot}, {"nodes", 'N', required, used}, {"chdir", 'D', required, used},
-	{"cpu-bind", 0, required, moot}, {"mem", 0, required, moot}, {"mem-per-cpu", 0, required, moot}, {"exclusive", 0, optional, moot}, {"exact", 0, none, moot},
-	{"overlap", 0, none, moot}, {"overcommit", 'O', none, moot}, {"oversubscribe", 's', none, moot}, {"job-name", 'J', required, moot}, {"jobid", 0, required, moot},
-	{"time", 't', required, moot}, {"quiet", 'Q', none, moot}, {"verbose", 'v', none, moot}, {"unbuffered", 'u', none, moot}, {"label", 'l', none, refused},
-	{"kill-on-bad-exit", 'K', optional, moot}, {"export", 0, required, moot}, {"distribution", 'm', required, moot}, {"hint", 0, required, moot}, {"mem-bind", 0, required, moot},
-	{"output", 'o', required, refused}, {"error", 'e', required, refused}, {"input", 'i', required, refused}, {"gpus", 'G', required, refused}, {"gres", 0, required, refused},
-	{"multi-prog", 0, none, refused}, {"mpi", 0, required, refused}, {"pty", 0, optional, refused}, {"ntasks-per-node", 0, required, moot}, {"partition", 'p', required, site}, {"account", 'A', required, site},
 }

@@ -41,7 +41,7 @@ func FuzzSbatch(f *testing.F) {
 
 // Values of options, and the columns of squeue and sacct.
 func FuzzValues(f *testing.F) {
-	for _, text := range []string{"1-02:03:04", "90", "4G", "1-5,7:2%3", "now+2days", "%.18i %9P %j", "jobid,state%20", "2026-11-19T14:00", "99999999999999999999", "200000000", "9223372036854775807-9223372036854775807", "1-2:9223372036854775807", "now+99999999999weeks"} {
+	for _, text := range []string{"1-02:03:04", "90", "4G", "1-5,7:2%3", "now+2days", "%.18i %9P %j", "jobid:.5,name:20|", "n[1-3],m[01-03]x[5]", "jobid,state%20", "2026-11-19T14:00", "99999999999999999999", "200000000", "9223372036854775807-9223372036854775807", "1-2:9223372036854775807", "now+99999999999weeks"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -55,8 +55,13 @@ func FuzzValues(f *testing.F) {
 			t.Fatalf("%q: %d tasks, %d at once", text, len(indices), limit)
 		}
 		_, _ = parseMoment(text, time.Unix(1_800_000_000, 0))
-		_, _ = parseFields(text)
-		_, _ = parseColumns(text, titles)
+		_, _, _ = columnNames("sacct", text, acctCell)
+		byLetter, byName := lookup(jobFields())
+		_, _ = parseFormat(text, byLetter)
+		_, _ = parseLong(text, byName)
+		if names, err := hostnames(text); err == nil && len(names) > maxHosts {
+			t.Fatalf("%q: %d names", text, len(names))
+		}
 		_, _ = parseStates(text)
 		_, _ = words(text)
 		splitJobs(text)

@@ -3,21 +3,12 @@ package shim
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
-
-var sacctOptions = []option{
-	{"jobs", 'j', required, used}, {"noheader", 'n', none, used}, {"allocations", 'X', none, used}, {"parsable2", 'P', none, used}, {"parsable", 'p', none, used},
-	{"format", 'o', required, used}, {"name", 0, required, used}, {"user", 'u', required, used}, {"uid", 0, required, used}, {"state", 's', required, used},
-	{"starttime", 'S', required, used}, {"endtime", 'E', required, used}, {"delimiter", 0, required, used}, {"partition", 'r', required, used}, {"accounts", 'A', required, used}, {"account", 0, required, used},
-	{"qos", 'q', required, used}, {"brief", 'b', none, used}, {"long", 'l', none, used}, {"helpformat", 'e', none, used}, {"noconvert", 0, none, used},
-	{"clusters", 'M', required, moot}, {"cluster", 0, required, moot}, {"allclusters", 'L', none, moot}, {"allusers", 'a', none, moot}, {"duplicates", 'D', none, moot}, {"local", 0, none, moot}, {"federation", 0, none, moot},
-	{"truncate", 'T', none, moot}, {"verbose", 'v', none, moot}, {"array", 0, none, moot},
-	{"units", 0, required, used}, {"json", 0, optional, refused}, {"yaml", 0, none, refused}, {"batch-script", 'B', none, refused}, {"env-vars", 0, none, refused}, {"completion", 'c', none, refused}, {"file", 'f', required, refused},
-}
 
 const (
 	sacctFormat = "jobid,jobname,partition,account,alloccpus,state,exitcode"
@@ -25,340 +16,567 @@ const (
 	sacctLong   = "jobid,jobidraw,jobname,partition,maxrss,reqcpus,alloccpus,elapsed,state,exitcode,reqmem,totalcpu,comment"
 )
 
-// field is a column of sacct: its header, the width it has if none is asked for, and
-// its value. batch is of the job's batch step.
-type field struct {
-	title string
-	width int
-	value func(r *row, batch bool) string
+// account is a line of sacct: a job, its batch step, or a step of srun.
+type account struct {
+	*row
+	batch bool
+	step  *step
 }
 
-// sacctFields are by lower-case name.
-var sacctFields = sync.OnceValue(func() map[string]*field {
-	m := make(map[string]*field)
-	text := func(f func(r *row) string) func(*row, bool) string {
-		return func(r *row, _ bool) string { return f(r) }
+// isJob reports whether the line is of the job itself.
+func (a *account) isJob() bool { return !a.batch && a.step == nil }
+
+// used returns the time, CPU seconds and memory of the line, and whether the latter are known.
+func (a *account) used() (took time.Duration, user, system float64, rss int64, known bool) {
+	if a.step != nil {
+		return a.step.took(), a.step.User, a.step.System, a.step.MaxRSS, a.step.over()
 	}
-	job := func(f func(r *row) string) func(*row, bool) string { // empty for a step
-		return func(r *row, batch bool) string {
-			if batch {
+	if a.rec == nil {
+		return a.took(), 0, 0, 0, false
+	}
+	return a.took(), a.rec.User, a.rec.System, a.rec.MaxRSS, true
+}
+
+// stateName returns the state of the line.
+func (a *account) stateName() string {
+	switch s := a.step; {
+	case s == nil && a.state == cancelled && a.isJob():
+		return "CANCELLED by " + strconv.Itoa(os.Getuid())
+	case s == nil:
+		return a.state.name
+	case !s.over():
+		return running.name
+	case s.Signal != 0:
+		return cancelled.name
+	case s.Exit != 0:
+		return failed.name
+	}
+	return completed.name
+}
+
+// acctField is a field of sacct: its title, the width it has if none is asked for, and its
+// value.
+type acctField struct {
+	title string
+	width int
+	value func(a *account) string
+}
+
+// sacctFields are by lower-case name, with the titles and widths of Slurm 22.05.
+var sacctFields = sync.OnceValue(func() map[string]*acctField {
+	m := make(map[string]*acctField)
+	add := func(title string, width int, f func(*account) string) {
+		m[strings.ToLower(title)] = &acctField{title, width, f}
+	}
+	job := func(title string, width int, f func(a *account) string) { // empty for a step
+		add(title, width, func(a *account) string {
+			if !a.isJob() {
 				return ""
 			}
-			return f(r)
-		}
+			return f(a)
+		})
 	}
-	add := func(title string, width int, f func(*row, bool) string) {
-		m[strings.ToLower(title)] = &field{title, width, f}
-	}
-	id := func(raw bool) func(*row, bool) string {
-		return func(r *row, batch bool) string {
-			v := r.display()
-			if raw {
-				v = strconv.Itoa(r.id)
+	stepped := func(title string, width int, f func(a *account) string) { // empty for a job
+		add(title, width, func(a *account) string {
+			if a.isJob() {
+				return ""
 			}
-			if batch {
-				v += ".batch"
-			}
-			return v
-		}
+			return f(a)
+		})
 	}
-	cores := text(func(r *row) string { return strconv.Itoa(r.Cores) })
-	allocated := func(r *row, _ bool) string {
-		if r.started.IsZero() {
+	number := func(n int) string { return strconv.Itoa(n) }
+	suffix := func(a *account) string {
+		switch {
+		case a.step != nil:
+			return "." + a.step.ID
+		case a.batch:
+			return ".batch"
+		}
+		return ""
+	}
+	add("JobID", 12, func(a *account) string { return a.shown() + suffix(a) })
+	add("JobIDRaw", 12, func(a *account) string { return number(a.id) + suffix(a) })
+	add("JobName", 10, func(a *account) string {
+		switch {
+		case a.step != nil:
+			return a.step.Name
+		case a.batch:
+			return "batch"
+		}
+		return a.Name
+	})
+	add("State", 10, (*account).stateName)
+	add("ExitCode", 8, func(a *account) string {
+		if a.step != nil {
+			return fmt.Sprintf("%d:%d", a.step.Exit, a.step.Signal)
+		}
+		return fmt.Sprintf("%d:%d", a.exit, a.signal)
+	})
+	job("DerivedExitCode", 15, func(a *account) string { return "0:0" })
+	cores := func(a *account) int {
+		if a.step != nil {
+			return a.step.Cores
+		}
+		return a.Cores
+	}
+	allocated := func(a *account) string {
+		if a.started.IsZero() {
 			return "0"
 		}
-		return strconv.Itoa(r.Cores)
+		return number(cores(a))
 	}
-	node := text(func(r *row) string {
-		if r.started.IsZero() {
+	seconds := func(a *account) int { took, _, _, _, _ := a.used(); return int(took.Seconds()) }
+	spent := func(a *account) (user, system float64) { _, user, system, _, _ = a.used(); return user, system }
+	add("Elapsed", 10, func(a *account) string { return elapsed(time.Duration(seconds(a)) * time.Second) })
+	add("ElapsedRaw", 10, func(a *account) string { return number(seconds(a)) })
+	add("CPUTime", 10, func(a *account) string { return elapsed(time.Duration(seconds(a)*cores(a)) * time.Second) })
+	add("CPUTimeRAW", 10, func(a *account) string { return number(seconds(a) * cores(a)) })
+	add("TotalCPU", 10, func(a *account) string { u, s := spent(a); return cpuTime(u + s) })
+	add("UserCPU", 10, func(a *account) string { u, _ := spent(a); return cpuTime(u) })
+	add("SystemCPU", 10, func(a *account) string { _, s := spent(a); return cpuTime(s) })
+	mean := func(a *account) string {
+		u, s := spent(a)
+		return elapsed(time.Duration((u + s) * float64(time.Second)))
+	}
+	stepped("AveCPU", 10, mean)
+	stepped("MinCPU", 10, mean)
+	started := func(a *account) time.Time {
+		if a.step != nil {
+			return a.step.Started
+		}
+		return a.started
+	}
+	add("Start", 19, func(a *account) string { return clock(started(a)) })
+	add("End", 19, func(a *account) string {
+		if a.step != nil {
+			return clock(a.step.Ended)
+		}
+		return clock(a.ended)
+	})
+	add("Submit", 19, func(a *account) string {
+		if !a.isJob() {
+			return clock(started(a))
+		}
+		return clock(a.Submitted)
+	})
+	job("Eligible", 19, func(a *account) string { return clock(a.Submitted) })
+	waited := func(a *account) string { return elapsed(a.waited()) }
+	job("Reserved", 10, waited)
+	job("Planned", 10, waited)
+	job("ResvCPU", 10, func(a *account) string { return elapsed(a.waited() * time.Duration(a.Cores)) })
+	job("ResvCPURAW", 10, func(a *account) string { return number(int(a.waited().Seconds()) * a.Cores) })
+	add("Suspended", 10, func(*account) string { return "00:00:00" })
+	job("Partition", 10, func(a *account) string { return a.Partition })
+	add("Account", 10, func(a *account) string { return a.Account })
+	add("AssocID", 7, func(*account) string { return "0" })
+	job("User", 9, func(*account) string { return userName() })
+	job("UID", 6, func(*account) string { return number(os.Getuid()) })
+	job("Group", 9, func(*account) string { return groupName() })
+	job("GID", 6, func(*account) string { return number(os.Getgid()) })
+	add("NCPUS", 10, allocated)
+	add("AllocCPUS", 10, allocated)
+	add("ReqCPUS", 8, func(a *account) string { return number(cores(a)) })
+	add("NNodes", 8, func(*account) string { return "1" })
+	add("AllocNodes", 10, func(*account) string { return "1" })
+	job("ReqNodes", 8, func(*account) string { return "1" })
+	stepped("NTasks", 8, func(a *account) string {
+		if a.step != nil {
+			return number(a.step.Tasks)
+		}
+		return "1"
+	})
+	add("NodeList", 15, func(a *account) string {
+		if a.started.IsZero() {
 			return "None assigned"
 		}
 		return nodeName()
 	})
-	cpu := func(r *row) (user, system float64) {
-		if r.rec == nil {
-			return 0, 0
-		}
-		return r.rec.User, r.rec.System
-	}
-	rss := func(r *row, batch bool) string {
-		if !batch || r.rec == nil {
+	size := func(a *account) string {
+		_, _, _, rss, known := a.used()
+		if !known {
 			return ""
 		}
-		return fmt.Sprintf("%dK", r.rec.MaxRSS>>10)
+		return fmt.Sprintf("%dK", rss>>10)
 	}
-	disk := func(read bool) func(*row, bool) string {
-		return func(r *row, batch bool) string {
-			if !batch || r.rec == nil {
+	stepped("MaxRSS", 10, size)
+	stepped("AveRSS", 10, size)
+	disk := func(read bool) func(*account) string {
+		return func(a *account) string {
+			if a.rec == nil || a.step != nil {
 				return ""
 			}
-			n := r.rec.WriteBytes
+			n := a.rec.WriteBytes
 			if read {
-				n = r.rec.ReadBytes
+				n = a.rec.ReadBytes
 			}
 			return fmt.Sprintf("%.2fM", float64(n)/(1<<20))
 		}
 	}
-	memory := func(r *row, batch bool) string {
-		if batch {
-			return ""
+	stepped("MaxDiskRead", 12, disk(true))
+	stepped("MaxDiskWrite", 12, disk(false))
+	stepped("AveDiskRead", 14, disk(true))
+	stepped("AveDiskWrite", 14, disk(false))
+	for _, f := range []struct {
+		title string
+		width int
+		node  bool
+	}{{"MaxRSS", 10, true}, {"MaxDiskRead", 15, true}, {"MaxDiskWrite", 16, true}, {"MinCPU", 10, true}} {
+		value := m[strings.ToLower(f.title)].value
+		where := func(text string) func(*account) string {
+			return func(a *account) string {
+				if value(a) == "" {
+					return ""
+				}
+				return text
+			}
 		}
-		if r.Memory == 0 {
-			return "0"
-		}
-		return sizeText(r.Memory)
+		add(f.title+"Node", f.width, func(a *account) string { return where(nodeName())(a) })
+		add(f.title+"Task", f.width, where("0"))
 	}
-	tres := job(func(r *row) string {
-		v := fmt.Sprintf("billing=%d,cpu=%d,node=1", r.Cores, r.Cores)
-		if r.Memory > 0 {
-			v = fmt.Sprintf("billing=%d,cpu=%d,mem=%s,node=1", r.Cores, r.Cores, sizeText(r.Memory))
-		}
-		return v
-	})
-	exit := text(func(r *row) string { return fmt.Sprintf("%d:%d", r.exit, r.signal) })
-	add("JobID", 12, id(false))
-	add("JobIDRaw", 12, id(true))
-	add("JobName", 10, func(r *row, batch bool) string {
-		if batch {
-			return "batch"
-		}
-		return r.Name
-	})
-	add("State", 10, func(r *row, batch bool) string {
-		if r.state == cancelled && !batch {
-			return "CANCELLED by " + strconv.Itoa(os.Getuid())
-		}
-		return r.name
-	})
-	add("ExitCode", 8, exit)
-	add("DerivedExitCode", 15, job(func(r *row) string { return "0:0" }))
-	add("Elapsed", 10, text(func(r *row) string { return elapsed(r.took()) }))
-	add("ElapsedRaw", 10, text(func(r *row) string { return strconv.Itoa(int(r.took().Seconds())) }))
-	add("Start", 19, text(func(r *row) string { return clock(r.started) }))
-	add("End", 19, text(func(r *row) string { return clock(r.ended) }))
-	add("Submit", 19, text(func(r *row) string { return clock(r.Submitted) }))
-	add("Eligible", 19, text(func(r *row) string { return clock(r.Submitted) }))
-	add("Partition", 10, job(func(r *row) string { return r.Partition }))
-	add("Account", 10, text(func(r *row) string { return r.Account }))
-	add("Associd", 10, text(func(r *row) string { return "0" }))
-	add("User", 9, job(func(r *row) string { return userName() }))
-	add("UID", 6, job(func(r *row) string { return strconv.Itoa(os.Getuid()) }))
-	add("Group", 9, job(func(r *row) string { return strconv.Itoa(os.Getgid()) }))
-	add("GID", 6, job(func(r *row) string { return strconv.Itoa(os.Getgid()) }))
-	add("NCPUS", 10, allocated)
-	add("AllocCPUS", 10, allocated)
-	add("ReqCPUS", 8, cores)
-	add("NNodes", 8, text(func(r *row) string { return "1" }))
-	add("AllocNodes", 10, text(func(r *row) string { return "1" }))
-	add("ReqNodes", 8, text(func(r *row) string { return "1" }))
-	add("NTasks", 8, func(r *row, batch bool) string {
-		if batch {
-			return "1"
-		}
-		return ""
-	})
-	add("NodeList", 15, node)
-	add("MaxRSS", 10, rss)
-	add("AveRSS", 10, rss)
-	add("MaxVMSize", 10, func(*row, bool) string { return "" })
-	add("MaxDiskRead", 12, disk(true))
-	add("MaxDiskWrite", 12, disk(false))
-	add("AveDiskRead", 14, disk(true))
-	add("AveDiskWrite", 14, disk(false))
-	add("ReqMem", 10, memory)
-	add("TotalCPU", 10, text(func(r *row) string { u, s := cpu(r); return cpuTime(u + s) }))
-	add("UserCPU", 10, text(func(r *row) string { u, _ := cpu(r); return cpuTime(u) }))
-	add("SystemCPU", 10, text(func(r *row) string { _, s := cpu(r); return cpuTime(s) }))
-	add("CPUTime", 10, text(func(r *row) string { return elapsed(r.took() * time.Duration(r.Cores)) }))
-	add("CPUTimeRAW", 10, text(func(r *row) string { return strconv.Itoa(int(r.took().Seconds()) * r.Cores) }))
-	add("AveCPU", 10, text(func(r *row) string { u, s := cpu(r); return elapsed(time.Duration((u + s) * float64(time.Second))) }))
-	add("Timelimit", 10, job(func(r *row) string { return limitText(time.Duration(r.Limit * float64(time.Second))) }))
-	add("TimelimitRaw", 12, job(func(r *row) string {
-		if r.Limit == 0 {
+	job("ReqMem", 10, func(a *account) string { return a.memory() })
+	tres := func(a *account) string { return a.tres() }
+	job("AllocTRES", 10, tres)
+	job("ReqTRES", 10, tres)
+	job("Timelimit", 10, func(a *account) string { return limitText(a.limit()) })
+	job("TimelimitRaw", 10, func(a *account) string {
+		if a.Limit == 0 {
 			return "UNLIMITED"
 		}
-		return strconv.Itoa(int(r.Limit+59) / 60)
-	}))
-	add("WorkDir", 20, job(func(r *row) string { return r.Dir }))
-	add("Comment", 14, job(func(r *row) string { return r.Comment }))
-	add("Cluster", 10, text(func(r *row) string { return clusterName }))
-	add("QOS", 10, job(func(r *row) string { return r.QOS }))
-	add("Reason", 22, job(func(r *row) string { return r.reason }))
-	add("Priority", 10, job(func(r *row) string { return strconv.Itoa(r.Priority) }))
-	add("AllocTRES", 10, tres)
-	add("ReqTRES", 10, tres)
-	add("Reserved", 10, job(func(r *row) string { return elapsed(max(0, r.started.Sub(r.Submitted))) }))
-	add("Planned", 10, m["reserved"].value)
-	add("Suspended", 10, text(func(r *row) string { return "00:00:00" }))
-	add("SubmitLine", 20, job(func(r *row) string { return "sbatch " + r.Command }))
+		return number(int(a.Limit+59) / 60)
+	})
+	job("WorkDir", 20, func(a *account) string { return a.Dir })
+	job("Comment", 14, func(a *account) string { return a.Comment })
+	add("Cluster", 10, func(*account) string { return clusterName })
+	job("QOS", 10, func(a *account) string { return a.QOS })
+	job("QOSRAW", 6, func(*account) string { return "1" })
+	job("Reason", 22, func(a *account) string { return a.reason })
+	job("Priority", 10, func(a *account) string { return number(a.job.Priority) })
+	job("SubmitLine", 20, func(a *account) string { return a.line() })
+	stepped("Layout", 9, func(*account) string { return "Unknown" })
+	stepped("ReqCPUFreq", 10, func(*account) string { return "0" })
+	// Quantities that premix does not measure are empty, as in a Slurm without the plugin.
+	for name, width := range map[string]int{"AdminComment": 15, "AveCPUFreq": 10, "AvePages": 10, "AveVMSize": 10, "BlockID": 16, "Constraints": 19, "ConsumedEnergy": 14, "ConsumedEnergyRaw": 17,
+		"Container": 19, "DBIndex": 10, "Flags": 19, "MaxPages": 8, "MaxPagesNode": 12, "MaxPagesTask": 14, "MaxVMSize": 10, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14, "McsLabel": 12,
+		"ReqCPUFreqGov": 13, "ReqCPUFreqMax": 13, "ReqCPUFreqMin": 13, "Reservation": 20, "ReservationId": 8, "SystemComment": 15,
+		"TRESUsageInAve": 14, "TRESUsageInMax": 14, "TRESUsageInMaxNode": 18, "TRESUsageInMaxTask": 18, "TRESUsageInMin": 14, "TRESUsageInMinNode": 18, "TRESUsageInMinTask": 18, "TRESUsageInTot": 14,
+		"TRESUsageOutAve": 15, "TRESUsageOutMax": 15, "TRESUsageOutMaxNode": 19, "TRESUsageOutMaxTask": 19, "TRESUsageOutMin": 15, "TRESUsageOutMinNode": 19, "TRESUsageOutMinTask": 19, "TRESUsageOutTot": 15,
+		"WCKey": 10, "WCKeyID": 10} {
+		add(name, width, func(*account) string { return "" })
+	}
 	return m
 })
 
-// chosen is a column of an answer.
-type chosen struct {
-	*field
+// sstatFields are the fields of sstat.
+var sstatFields = strings.Split("jobid,maxvmsize,maxvmsizenode,maxvmsizetask,avevmsize,maxrss,maxrssnode,maxrsstask,averss,maxpages,maxpagesnode,maxpagestask,avepages,mincpu,mincpunode,mincputask,avecpu,ntasks,avecpufreq,reqcpufreqmin,reqcpufreqmax,reqcpufreqgov,consumedenergy,maxdiskread,maxdiskreadnode,maxdiskreadtask,avediskread,maxdiskwrite,maxdiskwritenode,maxdiskwritetask,avediskwrite,tresusageinave,tresusageinmax,tresusageinmaxnode,tresusageinmaxtask,tresusageinmin,tresusageinminnode,tresusageinmintask,tresusageintot,tresusageoutave,tresusageoutmax,tresusageoutmaxnode,tresusageoutmaxtask,tresusageoutmin,tresusageoutminnode,tresusageoutmintask,tresusageouttot", ",")
+
+// cell is a column of a table of sacct and its relatives.
+type cell struct {
+	title string
 	width int // negative: to the left
 }
 
-func parseFields(list string) ([]chosen, error) {
-	var all []chosen
-	for _, text := range strings.Split(list, ",") {
+// printer writes a table as sacct, sstat, sshare and sacctmgr do.
+type printer struct {
+	cells     []cell
+	parsable  int // 0: in columns; 1: with a delimiter behind each value; 2: between values
+	delimiter string
+	b         strings.Builder
+}
+
+// newPrinter returns the printer that the options ask for. It has the header, unless they
+// say otherwise.
+func newPrinter(a *arguments, cells []cell) *printer {
+	p := &printer{cells: cells, delimiter: a.get("delimiter", "|")}
+	switch {
+	case a.has("parsable2"):
+		p.parsable = 2
+	case a.has("parsable"):
+		p.parsable = 1
+	}
+	if a.has("noheader") {
+		return p
+	}
+	titles, dashes := make([]string, len(cells)), make([]string, len(cells))
+	for i, c := range cells {
+		titles[i], dashes[i] = c.title, strings.Repeat("-", max(c.width, -c.width))
+	}
+	p.line(titles)
+	if p.parsable == 0 {
+		p.line(dashes)
+	}
+	return p
+}
+
+func (p *printer) line(values []string) {
+	for i, v := range values {
+		switch c := p.cells[i]; {
+		case p.parsable > 0:
+			p.b.WriteString(v)
+			if i+1 < len(values) || p.parsable == 1 {
+				p.b.WriteString(p.delimiter)
+			}
+		default:
+			width := max(c.width, -c.width)
+			if r := []rune(v); len(r) > width {
+				v = string(r[:width-1]) + "+"
+			}
+			fmt.Fprintf(&p.b, "%*s ", c.width, v)
+		}
+	}
+	p.b.WriteByte('\n')
+}
+
+// columnNames parses a list of fields as in jobid,jobname%30. known returns a field's title and
+// width.
+func columnNames(program, list string, known func(name string) (cell, bool)) (names []string, cells []cell, err error) {
+	for text := range strings.SplitSeq(list, ",") {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		name, width, has := strings.Cut(text, "%")
-		f := sacctFields()[strings.ToLower(name)]
-		if f == nil {
-			return nil, &optionError{fmt.Sprintf("Invalid field requested: %q", name), "sacct --helpformat lists those that premix has"}
+		name, width, has := strings.Cut(strings.ToLower(text), "%")
+		c, ok := known(name)
+		if !ok {
+			return nil, nil, &optionError{fmt.Sprintf("Invalid field requested: %q", name), program + " --helpformat lists the fields that premix has"}
 		}
-		c := chosen{f, f.width}
 		if has {
 			n, err := strconv.Atoi(width)
-			if err != nil || n == 0 {
-				return nil, &optionError{fmt.Sprintf("bad width in %q", text), "write it as in jobname%30"}
+			if err != nil || n == 0 || n > 1<<16 || n < -1<<16 {
+				return nil, nil, &optionError{fmt.Sprintf("bad width in %q", text), "write it as in jobname%30"}
 			}
 			c.width = n
 		}
-		all = append(all, c)
+		names, cells = append(names, name), append(cells, c)
 	}
-	return all, nil
+	return names, cells, nil
 }
 
-func (w *worker) sacct(args []string) (string, error) {
-	list, rest, err := parseOptions(sacctOptions, args, false)
+// helpFormat lists fields in columns, as sacct --helpformat does.
+func helpFormat(names []string) string {
+	var b strings.Builder
+	for i, name := range names {
+		fmt.Fprintf(&b, "%-19s ", name)
+		if i%4 == 3 || i+1 == len(names) {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+func acctCell(name string) (cell, bool) {
+	f := sacctFields()[name]
+	if f == nil {
+		return cell{}, false
+	}
+	return cell{f.title, f.width}, true
+}
+
+// accounts picks the lines of sacct. The caller holds mu.
+func (w *worker) accounts(a *arguments) ([]account, error) {
+	f, err := w.filter(a)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if len(rest) > 0 {
-		return "", &optionError{fmt.Sprintf("unexpected argument %q", rest[0]), "jobs are named with -j"}
-	}
-	var f filter
-	var from, to time.Time
-	header, steps, parsable, format, delimiter := true, true, 0, sacctFormat, "|"
-	batchOnly := make(map[int]bool)
 	now := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, g := range list {
-		if g.use == refused {
-			return "", &optionError{fmt.Sprintf("option '--%s' is not one that premix answers", g.name), "ask with --format and --parsable2"}
-		}
-		switch g.name {
-		case "jobs":
-			for _, text := range splitJobs(g.value) {
-				if id, step, has := strings.Cut(text, "."); has {
-					if step != "batch" {
-						continue // no other steps exist
-					}
-					jobs, err := w.selected(id)
-					if err != nil {
-						return "", err
-					}
-					for _, j := range jobs {
-						batchOnly[j.id] = true
-					}
-				}
-			}
-			err = w.pick(&f, withoutSteps(g.value))
-		case "noheader":
-			header = false
-		case "allocations":
-			steps = false
-		case "parsable2":
-			parsable = 2
-		case "parsable":
-			parsable = 1
-		case "delimiter":
-			delimiter = g.value
-		case "format":
-			format = g.value
-		case "brief":
-			format = sacctBrief
-		case "long":
-			format = sacctLong
-		case "name":
-			f.names = strings.Split(g.value, ",")
-		case "user", "uid":
-			f.users(g.value)
-		case "state":
-			f.states, err = parseStates(g.value)
-		case "starttime":
-			from, err = parseMoment(g.value, now)
-		case "endtime":
-			to, err = parseMoment(g.value, now)
-		case "partition":
-			f.partitions = strings.Split(g.value, ",")
-		case "accounts", "account":
-			f.accounts = strings.Split(g.value, ",")
-		case "qos":
-			f.qoss = strings.Split(g.value, ",")
-		case "units":
-			if g.value != "M" && g.value != "K" {
-				return "", &optionError{"premix tells sizes in the unit that keeps them whole", "leave --units out"}
-			}
-		case "helpformat":
-			var names []string
-			for _, f := range sacctFields() {
-				names = append(names, f.title)
-			}
-			return strings.Join(sorted(names), "\n") + "\n", nil
-		}
-		if err != nil {
-			return "", err
-		}
-	}
-	if f.jobs == nil && from.IsZero() {
+	var from, to time.Time
+	if text, ok := a.value("starttime"); ok {
+		from, err = parseMoment(text, now)
+	} else if f.jobs == nil {
 		from = time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
 	}
-	columns, err := parseFields(format)
+	if text, ok := a.value("endtime"); ok && err == nil {
+		to, err = parseMoment(text, now)
+	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var b strings.Builder
-	line := func(value func(c *chosen) string) {
-		for i := range columns {
-			c := &columns[i]
-			v := value(c)
-			switch {
-			case parsable > 0:
-				b.WriteString(v)
-				if i+1 < len(columns) || parsable == 1 {
-					b.WriteString(delimiter)
-				}
-			default:
-				width := max(c.width, -c.width)
-				if r := []rune(v); len(r) > width {
-					v = string(r[:width-1]) + "+"
-				}
-				fmt.Fprintf(&b, "%*s ", c.width, v)
-			}
-		}
-		b.WriteByte('\n')
+	only, err := w.stepsNamed(a)
+	if err != nil {
+		return nil, err
 	}
-	if header {
-		line(func(c *chosen) string { return c.title })
-		if parsable == 0 {
-			line(func(c *chosen) string { return strings.Repeat("-", max(c.width, -c.width)) })
-		}
-	}
+	var list []account
 	running := w.running()
 	for _, j := range w.jobs {
-		if f.jobs != nil && !f.jobs[j.id] && !batchOnly[j.id] {
+		if f.jobs != nil && !f.jobs[j.id] && only[j.id] == nil {
 			continue
 		}
 		st := w.status(j, running)
 		if !from.IsZero() && st.over() && st.ended.Before(from) || !to.IsZero() && j.Submitted.After(to) {
 			continue
 		}
-		r := row{j, st}
-		if f.match(j, &st) && (f.jobs == nil || f.jobs[j.id]) {
-			line(func(c *chosen) string { return c.value(&r, false) })
+		r := &row{job: j, status: st}
+		match := f.match(j, &st)
+		if match {
+			list = append(list, account{row: r})
 		}
-		if !st.started.IsZero() && (batchOnly[j.id] || steps && f.match(j, &st)) {
-			line(func(c *chosen) string { return c.value(&r, true) })
+		if st.started.IsZero() || !match && only[j.id] == nil || a.has("allocations") && only[j.id] == nil {
+			continue
+		}
+		wanted := func(id string) bool { return match && !a.has("allocations") || slices.Contains(only[j.id], id) }
+		if wanted("batch") && !j.Allocated {
+			list = append(list, account{row: r, batch: true})
+		}
+		for _, s := range w.steps.of(r) {
+			if wanted(s.ID) {
+				list = append(list, account{row: r, step: s})
+			}
 		}
 	}
+	return list, nil
+}
+
+// stepsNamed returns the steps that --jobs names, as in 12.batch or 12.0, by job. The caller
+// holds mu.
+func (w *worker) stepsNamed(a *arguments) (map[int][]string, error) {
+	only := make(map[int][]string)
+	for _, text := range splitJobs(a.get("jobs", "")) {
+		id, step, has := strings.Cut(text, ".")
+		if !has {
+			continue
+		}
+		jobs, err := w.selected(id)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range jobs {
+			only[j.id] = append(only[j.id], step)
+		}
+	}
+	return only, nil
+}
+
+func (w *worker) sacct(args []string) (string, error) {
+	a, err := parse("sacct", sacctOptions(), args, false)
+	if err == nil {
+		err = a.none("jobs are named with -j")
+	}
+	if err != nil {
+		return "", err
+	}
+	if u, ok := a.value("units"); ok && u != "M" && u != "K" {
+		return "", &optionError{"premix shows sizes in the unit that keeps them whole", "leave --units out"}
+	}
+	if a.has("helpformat") {
+		var names []string
+		for _, f := range sacctFields() {
+			names = append(names, f.title)
+		}
+		slices.SortFunc(names, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
+		return helpFormat(names), nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list, err := w.accounts(a)
+	switch {
+	case err != nil:
+		return "", err
+	case a.has("batch-script", "env-vars"):
+		return w.submitted(a, list)
+	case a.has("json", "yaml"):
+		return document(a, "jobs", w.sacctJSON(list))
+	}
+	format := sacctFormat
+	switch {
+	case a.has("format"):
+		format = a.get("format", "")
+	case a.has("brief"):
+		format = sacctBrief
+	case a.has("long"):
+		format = sacctLong
+	}
+	return acctTable(a, "sacct", format, list)
+}
+
+// acctTable prints lines of sacct or sstat.
+func acctTable(a *arguments, program, format string, list []account) (string, error) {
+	names, cells, err := columnNames(program, format, acctCell)
+	if err != nil {
+		return "", err
+	}
+	p := newPrinter(a, cells)
+	values := make([]string, len(names))
+	for i := range list {
+		for k, name := range names {
+			values[k] = sacctFields()[name].value(&list[i])
+		}
+		p.line(values)
+	}
+	return p.b.String(), nil
+}
+
+// submitted prints the scripts or the environments of jobs. The caller holds mu.
+func (w *worker) submitted(a *arguments, list []account) (string, error) {
+	if !a.has("jobs") {
+		return "", &optionError{"Options --batch-script and --env-vars need jobs", "name them with -j"}
+	}
+	var b strings.Builder
+	for i := range list {
+		if !list[i].isJob() {
+			continue
+		}
+		spec, err := w.q.Spec(list[i].id)
+		if err != nil {
+			return "", err
+		}
+		if a.has("batch-script") {
+			fmt.Fprintf(&b, "Batch Script for %d\n%s\n%s", list[i].id, strings.Repeat("-", 80), scriptOf(spec))
+		} else {
+			fmt.Fprintf(&b, "Environment used for %d (must be batch to display)\n%s\n", list[i].id, strings.Repeat("-", 80))
+			for _, name := range sortedKeys(spec.Env) {
+				fmt.Fprintf(&b, "%s=%s\n", name, spec.Env[name])
+			}
+		}
+		b.WriteByte('\n')
+	}
 	return b.String(), nil
+}
+
+// sstat shows the steps that run.
+func (w *worker) sstat(args []string) (string, error) {
+	a, err := parse("sstat", sstatOptions(), args, false)
+	if err != nil {
+		return "", err
+	}
+	if a.has("helpformat") {
+		var names []string
+		for _, name := range sstatFields {
+			names = append(names, sacctFields()[name].title)
+		}
+		return helpFormat(names), nil
+	}
+	jobs := a.get("jobs", strings.Join(a.rest, ","))
+	if jobs == "" {
+		return "", &optionError{"You didn't give me any jobs to stat.", "name them with -j"}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	tasks := w.running()
+	var list []account
+	for _, text := range splitJobs(jobs) {
+		_, name, _ := strings.Cut(text, ".")
+		selected, err := w.selected(text)
+		if err != nil {
+			return "", err
+		}
+		if len(selected) == 0 {
+			return "", &optionError{fmt.Sprintf("couldn't get steps for job %s", text), "squeue lists the jobs"}
+		}
+		for _, j := range selected {
+			st := w.status(j, tasks)
+			if st.state != running && st.state != suspended {
+				return "", &optionError{fmt.Sprintf("couldn't get steps for job %s", text), "sstat shows jobs that run, and sacct shows jobs that have ended"}
+			}
+			r := &row{job: j, status: st}
+			for _, s := range w.steps.of(r) {
+				if !s.over() && (name == "" && !a.has("allsteps") || name == s.ID || a.has("allsteps")) {
+					list = append(list, account{row: r, step: s})
+				}
+			}
+			if name == "batch" || a.has("allsteps") || len(list) == 0 {
+				list = append(list, account{row: r, batch: true})
+			}
+		}
+	}
+	return acctTable(a, "sstat", a.get("format", a.get("fields", strings.Join(sstatFields, ","))), list)
 }
 
 // withoutSteps returns a list without the entries that name steps.

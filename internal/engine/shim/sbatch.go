@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,43 +16,6 @@ import (
 
 	"premix/internal/engine/queue"
 )
-
-// sbatchOptions are the options of sbatch, of Slurm 22.05 to 25.05.
-var sbatchOptions = []option{
-	{"array", 'a', required, used}, {"account", 'A', required, site}, {"begin", 'b', required, used},
-	{"chdir", 'D', required, used}, {"clusters", 'M', required, site}, {"cluster", 0, required, site},
-	{"comment", 0, required, used}, {"constraint", 'C', required, site}, {"cpus-per-task", 'c', required, used},
-	{"dependency", 'd', required, used}, {"error", 'e', required, used}, {"exclude", 'x', required, site},
-	{"exclusive", 0, optional, used}, {"export", 0, required, used}, {"hold", 'H', none, used},
-	{"input", 'i', required, refused}, {"job-name", 'J', required, used}, {"kill-on-invalid-dep", 0, required, used},
-	{"licenses", 'L', required, site}, {"mem", 0, required, used}, {"mem-per-cpu", 0, required, used},
-	{"nice", 0, optional, used}, {"no-requeue", 0, none, used}, {"nodes", 'N', required, used},
-	{"ntasks", 'n', required, used}, {"ntasks-per-node", 0, required, used}, {"open-mode", 0, required, used},
-	{"output", 'o', required, used}, {"parsable", 0, none, used}, {"partition", 'p', required, site},
-	{"priority", 0, required, used}, {"qos", 'q', required, site}, {"quiet", 'Q', none, used},
-	{"requeue", 0, none, used}, {"reservation", 0, required, site}, {"signal", 0, required, used},
-	{"test-only", 0, none, used}, {"time", 't', required, used}, {"time-min", 0, required, moot},
-	{"verbose", 'v', none, moot}, {"wait", 'W', none, used}, {"wrap", 0, required, used},
-
-	{"nodelist", 'w', required, site}, {"wckey", 0, required, site}, {"prefer", 0, required, site},
-	{"cluster-constraint", 0, required, site}, {"no-kill", 'k', optional, moot}, {"oversubscribe", 's', none, moot}, {"overcommit", 'O', none, moot},
-	{"mail-type", 0, required, moot}, {"mail-user", 0, required, moot}, {"get-user-env", 0, optional, moot},
-	{"propagate", 0, optional, moot}, {"profile", 0, required, moot}, {"acctg-freq", 0, required, moot},
-	{"hint", 0, required, moot}, {"mem-bind", 0, required, moot}, {"cpu-freq", 0, required, moot},
-	{"distribution", 'm', required, moot}, {"contiguous", 0, none, moot}, {"switches", 0, required, moot},
-	{"spread-job", 0, none, moot}, {"use-min-nodes", 0, none, moot}, {"tmp", 0, required, moot},
-	{"threads-per-core", 0, required, moot}, {"mincpus", 0, required, moot}, {"ignore-pbs", 0, none, moot},
-	{"delay-boot", 0, required, moot}, {"reboot", 0, none, moot}, {"power", 0, required, moot}, {"thread-spec", 0, required, moot}, {"core-spec", 'S', required, moot},
-
-	{"gres", 0, required, refused}, {"gpus", 'G', required, refused}, {"gpus-per-node", 0, required, refused},
-	{"gpus-per-task", 0, required, refused}, {"gpus-per-socket", 0, required, refused}, {"cpus-per-gpu", 0, required, refused},
-	{"mem-per-gpu", 0, required, refused}, {"ntasks-per-gpu", 0, required, refused}, {"tres-per-task", 0, required, refused},
-	{"gpu-bind", 0, required, refused}, {"gpu-freq", 0, required, refused}, {"gres-flags", 0, required, refused},
-	{"bb", 0, required, refused}, {"bbf", 0, required, refused}, {"container", 0, required, refused},
-	{"deadline", 0, required, refused}, {"export-file", 0, required, refused}, {"uid", 0, required, refused},
-	{"gid", 0, required, refused}, {"extra-node-info", 'B', required, refused}, {"sockets-per-node", 0, required, refused},
-	{"cores-per-socket", 0, required, refused}, {"ntasks-per-core", 0, required, refused}, {"ntasks-per-socket", 0, required, refused}, {"mcs-label", 0, required, refused},
-}
 
 // sbatchVariables are the variables that set options; the command line overrides
 // them, and they override the script.
@@ -84,6 +48,10 @@ type note struct {
 	Limit     float64   `json:"limit,omitempty"` // seconds; 0: none
 	Warn      int       `json:"warn,omitempty"`  // signal to send before the limit
 	WarnAt    float64   `json:"warn_at,omitempty"`
+	WarnSteps bool      `json:"warn_steps,omitempty"` // and not the script
+	Again     bool      `json:"again,omitempty"`      // scontrol requeue: it runs again when it has ended
+	Line      string    `json:"line,omitempty"`       // the arguments of sbatch
+	Allocated bool      `json:"allocated,omitempty"`  // the job of srun or salloc: it has no script
 	NoRequeue bool      `json:"no_requeue,omitempty"`
 	Priority  int       `json:"priority,omitempty"`
 	UserHeld  bool      `json:"user_held,omitempty"`
@@ -123,7 +91,7 @@ type submission struct {
 // read: from the file s.script, or standard input if it is "".
 func parseSbatch(args []string) (s *submission, needsScript bool, err error) {
 	s = &submission{set: make(map[string]string)}
-	list, rest, err := parseOptions(sbatchOptions, args, true)
+	list, rest, err := parseOptions(sbatchOptions(), args, true)
 	if err != nil {
 		return nil, false, err
 	}
@@ -164,7 +132,7 @@ func (s *submission) directives(environ map[string]string, script []byte) error 
 		if err != nil {
 			return err
 		}
-		list, more, err := parseOptions(sbatchOptions, args, false)
+		list, more, err := parseOptions(sbatchOptions(), args, false)
 		if err != nil {
 			return fmt.Errorf("in the script's line %q: %w", line, err)
 		}
@@ -185,10 +153,9 @@ func (s *submission) directives(environ map[string]string, script []byte) error 
 
 // interpret gives the options their meaning.
 func (s *submission) interpret(environ map[string]string, dir string, cores int, memory int64, now time.Time) (err error) {
-	for i := range sbatchOptions {
-		o := &sbatchOptions[i]
+	for _, o := range sbatchOptions() {
 		if value, ok := s.set[o.name]; ok && o.use == refused && value != "none" && value != "/dev/null" {
-			return &optionError{fmt.Sprintf("option '--%s' is not possible before this machine", o.name), "premix knows cores, memory and time; leave it out, or submit to a real Slurm"}
+			return refusal("sbatch", o.name)
 		}
 	}
 	get := func(name, otherwise string) string {
@@ -325,21 +292,19 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 	return nil
 }
 
-// signal reads --signal: [B:]NAME[@SECONDS].
+// signal parses --signal: [B:]NAME[@SECONDS]. With B: the script gets the signal, else the
+// steps that it runs then.
 func (s *submission) signal(text string) error {
 	if text == "" {
 		return nil
 	}
-	name, ok := strings.CutPrefix(text, "B:")
-	if !ok {
-		return &optionError{fmt.Sprintf("--signal=%s is for the steps of a job", text), "only the script itself can be signalled: write it as in B:USR1@60"}
-	}
+	name, script := strings.CutPrefix(strings.TrimPrefix(text, "R:"), "B:")
 	name, at, has := strings.Cut(name, "@")
-	s.WarnAt = 60
+	s.WarnAt, s.WarnSteps = 60, !script
 	if has {
 		n, err := strconv.Atoi(at)
 		if err != nil || n < 0 {
-			return &optionError{fmt.Sprintf("invalid --signal=%s", text), "write it as in B:USR1@60"}
+			return &optionError{fmt.Sprintf("invalid --signal=%s", text), "write it as in USR1@60 or B:USR1@60"}
 		}
 		s.WarnAt = float64(n)
 	}
@@ -363,8 +328,16 @@ func parseSignal(text string) (syscall.Signal, error) {
 	return 0, &optionError{fmt.Sprintf("unknown signal %q", text), "name it as in TERM, or give its number"}
 }
 
-// expand fills in the places of a file name; index is nil for a job outside an array.
-func (s *submission) expand(pattern string, id, array int, index *int, user string) string {
+// place is the text for a letter of a pattern of file names: a number that a width may pad
+// with zeros, or a text.
+type place struct {
+	number int
+	padded bool
+	text   string
+}
+
+// fill fills in the places of a pattern, as in %j or %5j.
+func fill(pattern string, places map[byte]place) string {
 	if strings.Contains(pattern, `\`) {
 		return strings.ReplaceAll(pattern, `\`, "") // Slurm then replaces nothing
 	}
@@ -380,57 +353,61 @@ func (s *submission) expand(pattern string, id, array int, index *int, user stri
 			i++
 		}
 		width, _ := strconv.Atoi(pattern[digits:i])
-		width = min(width, 10)
-		number := func(n int) { fmt.Fprintf(&b, "%0*d", width, n) }
-		switch pattern[i] {
-		case '%':
+		switch p, ok := places[pattern[i]]; {
+		case pattern[i] == '%':
 			b.WriteByte('%')
-		case 'j':
-			number(id)
-		case 'J':
-			number(id)
-		case 'A':
-			number(array)
-		case 'a':
-			if index == nil {
-				b.WriteString("4294967294") // Slurm writes this number
-			} else {
-				number(*index)
-			}
-		case 'x':
-			b.WriteString(s.Name)
-		case 'u':
-			b.WriteString(user)
-		case 'N':
-			b.WriteString(nodeName())
-		case 'n', 't', 's':
-			number(0)
-		default:
+		case !ok:
 			b.WriteString(pattern[digits-1 : i+1])
+		case p.padded:
+			fmt.Fprintf(&b, "%0*d", min(width, 10), p.number)
+		default:
+			b.WriteString(p.text)
 		}
 	}
-	path := b.String()
+	return b.String()
+}
+
+// expand fills in the places of a file name; index is nil for a job outside an array.
+func (s *submission) expand(pattern string, id, array int, index *int, user string) string {
+	number := func(n int) place { return place{n, true, ""} }
+	zero := number(0)
+	places := map[byte]place{'j': number(id), 'J': number(id), 'A': number(array), 'a': {text: "4294967294"}, // Slurm writes this number
+		'x': {text: s.Name}, 'u': {text: user}, 'N': {text: nodeName()}, 'n': zero, 't': zero, 's': zero}
+	if index != nil {
+		places['a'] = number(*index)
+	}
+	path := fill(pattern, places)
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.Dir, path)
 	}
 	return path
 }
 
-// environment returns the variables that --export lets through.
+// environment returns the variables that --export lets through, and those without which a
+// script finds no programs.
 func (s *submission) environment(environ map[string]string) map[string]string {
-	env := make(map[string]string)
-	switch s.export {
-	case "NONE", "NIL":
-		for _, name := range []string{"HOME", "USER", "LOGNAME", "SHELL"} {
-			if v, ok := environ[name]; ok {
-				env[name] = v
-			}
-		}
+	env := exported(s.export, environ)
+	names := []string{"HOME", "USER", "PATH"}
+	if s.export == "NONE" || s.export == "NIL" {
+		names = []string{"HOME", "USER", "LOGNAME", "SHELL"}
 		env["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+	}
+	for _, name := range names {
+		if v, ok := environ[name]; ok && env[name] == "" {
+			env[name] = v
+		}
+	}
+	return env
+}
+
+// exported returns the variables that an option --export names.
+func exported(export string, environ map[string]string) map[string]string {
+	env := make(map[string]string)
+	if export == "NONE" || export == "NIL" {
 		return env
 	}
 	all := false
-	for _, word := range strings.Split(s.export, ",") {
+	for word := range strings.SplitSeq(export, ",") {
 		name, value, has := strings.Cut(word, "=")
 		switch {
 		case word == "ALL":
@@ -449,12 +426,6 @@ func (s *submission) environment(environ map[string]string) map[string]string {
 				env[k] = v
 			}
 		}
-	} else {
-		for _, name := range []string{"HOME", "USER", "PATH"} {
-			if v, ok := environ[name]; ok && env[name] == "" {
-				env[name] = v
-			}
-		}
 	}
 	return env
 }
@@ -463,7 +434,8 @@ func (s *submission) environment(environ map[string]string) map[string]string {
 var ofNode = []string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_CLUSTER_NAME", "SLURM_NODEID", "SLURM_JOB_PARTITION"}
 
 // tell adds the variables that Slurm gives a job.
-func (s *submission) tell(env map[string]string, id int, index *int, dir, user string, uid int) {
+func (s *submission) tell(env map[string]string, id int, index *int, shim, dir, user string, uid int) {
+	delete(env, heldVariable)
 	for k := range env {
 		if strings.HasPrefix(k, "SLURM_") && !slices.Contains([]string{"SLURM_CONF"}, k) {
 			delete(env, k) // of the job that submitted this one
@@ -476,7 +448,7 @@ func (s *submission) tell(env map[string]string, id int, index *int, dir, user s
 		"SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1", "SLURM_JOB_CPUS_PER_NODE": number(s.Cores), "SLURM_CPUS_ON_NODE": number(s.Cores),
 		"SLURM_NTASKS": number(s.Ntasks), "SLURM_NPROCS": number(s.Ntasks), "SLURM_TASKS_PER_NODE": number(s.Ntasks), "SLURM_NODEID": "0", "SLURM_PROCID": "0",
 		"SLURM_LOCALID": "0", "SLURM_GTIDS": "0", "SLURM_CLUSTER_NAME": clusterName, "SLURM_SUBMIT_DIR": dir, "SLURM_SUBMIT_HOST": node,
-		"SLURM_JOB_QOS": s.QOS, "ENVIRONMENT": "BATCH",
+		"SLURM_JOB_QOS": s.QOS, "SLURM_JOB_GID": number(os.Getgid()), "ENVIRONMENT": "BATCH", shimVariable: shim,
 	} {
 		env[k] = v
 	}

@@ -1,7 +1,11 @@
 package shim
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +106,7 @@ func TestParseOptions(t *testing.T) {
 		"-%":                    "bad",
 		"--unknown":             "bad",
 	} {
-		list, rest, err := parseOptions(sbatchOptions, strings.Fields(args), true)
+		list, rest, err := parseOptions(sbatchOptions(), strings.Fields(args), true)
 		var got []string
 		for _, g := range list {
 			got = append(got, g.name+"="+g.value)
@@ -122,9 +126,9 @@ func TestParseOptions(t *testing.T) {
 
 // The tables of options have no two of a name.
 func TestTables(t *testing.T) {
-	for name, table := range map[string][]option{"sbatch": sbatchOptions, "squeue": squeueOptions, "sacct": sacctOptions, "scancel": scancelOptions, "scontrol": scontrolOptions, "sinfo": sinfoOptions, "srun": srunOptions} {
+	for name, options := range programs {
 		seen := make(map[string]bool)
-		for _, o := range table {
+		for _, o := range options() {
 			if seen[o.name] || o.short != 0 && seen[string(o.short)] {
 				t.Errorf("%s: --%s or -%c stands twice", name, o.name, o.short)
 			}
@@ -135,8 +139,71 @@ func TestTables(t *testing.T) {
 		}
 	}
 	for _, v := range sbatchVariables {
-		if o, err := find(sbatchOptions, v[1]); err != nil || o.name != v[1] {
+		if o, err := find(sbatchOptions(), v[1]); err != nil || o.name != v[1] {
 			t.Errorf("%s stands for no option", v[0])
+		}
+	}
+}
+
+// The help of each program of Slurm names no option that premix's table lacks, and the tables
+// agree with it about letters and arguments.
+func TestOptionsOfSlurm(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "slurm.conf")
+	if err := os.WriteFile(config, []byte("ClusterName=x\nSlurmctldHost=localhost\nAccountingStorageType=accounting_storage/slurmdbd\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^ *(?:-([A-Za-z])(?:,| or)? *)?--([a-zA-Z][a-zA-Z-]*)(\[?=)?`)
+	for name, options := range programs {
+		if name == "sacct" {
+			continue // it prints nothing without a database
+		}
+		cmd := exec.Command(name, "--help")
+		cmd.Env = append(os.Environ(), "SLURM_CONF="+config)
+		help, err := cmd.CombinedOutput()
+		if err != nil && name != "sacctmgr" { // sacctmgr's help ends with 1
+			t.Errorf("%s --help: %v (scripts/setup.sh test installs Slurm)\n%s", name, err, help)
+			continue
+		}
+		n := 0
+		for _, m := range line.FindAllStringSubmatch(string(help), -1) {
+			if m[2] == "help" || m[2] == "usage" || m[2] == "version" {
+				continue // these have all programs
+			}
+			n++
+			o, err := find(options(), m[2])
+			switch {
+			case err != nil:
+				t.Errorf("%s: %q: %v", name, m[0], err)
+			case m[1] != "" && m[1] != string(o.short) && findShort(options(), m[1][0]) == nil:
+				t.Errorf("%s: %q: there is no -%s", name, m[0], m[1])
+			case m[3] == "=" && o.arg == none:
+				t.Errorf("%s: %q takes no argument here", name, m[0])
+			}
+		}
+		if n < 3 {
+			t.Errorf("%s: %d options in its help:\n%s", name, n, help)
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	for list, want := range map[string]string{"n1": "n1", "n[1-3]": "n1 n2 n3", "n[01-03,7]": "n01 n02 n03 n7", "a,b[1-2]c": "a b1c b2c", "r[1-2]n[1-2]": "r1n1 r1n2 r2n1 r2n2", "n[1": "", "n[2-1]": "", "n[x]": "", "n[1-99999999]": ""} {
+		got, err := hostnames(list)
+		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %q, %v; want %s", list, got, err, want)
+		}
+	}
+	for names, want := range map[string]string{"n1": "n1", "n1 n2 n3": "n[1-3]", "n01 n02 m": "n[01-02],m", "n1 n3 n4 x": "n[1,3-4],x", "n3 n1": "n[3,1]", "n9 n10": "n9,n10"} {
+		if got := hostlist(strings.Fields(names), false); got != want {
+			t.Errorf("%s: %s; want %s", names, got, want)
+		}
+	}
+	if got := hostlist([]string{"n3", "n1", "n3", "n2"}, true); got != "n[1-3]" {
+		t.Error(got)
+	}
+	for text, want := range map[string][]int{"1": {1}, "1-5,9": {1, 2, 3, 4, 5, 9}, "0-8:2": {0, 2, 4, 6, 8}, "1,2,9": {1, 2, 9}, "1,3-4": {1, 3, 4}} {
+		if got := ranges(want); got != text && !(text == "1,2,9" && got == "1-2,9") {
+			t.Errorf("%v: %s; want %s", want, got, text)
 		}
 	}
 }
@@ -233,21 +300,81 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestColumns(t *testing.T) {
-	list, err := parseColumns("<%.5i|%-3j%%%t>", titles)
-	if err == nil {
+	byLetter, byName := lookup(jobFields())
+	if list, err := parseFormat("<%.5i|%-3j%%%t>", byLetter); err == nil {
 		t.Fatalf("%v", list)
 	}
-	if list, err = parseColumns("<%.5i|%3j%%%t>", titles); err != nil {
-		t.Fatal(err)
+	for format, want := range map[string]string{"<%.5i|%3j%%%t>": "<    7|a n%PD>", "%Z": "/d", "%i%j": "7a name"} {
+		list, err := parseFormat(format, byLetter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := written(list); got != want {
+			t.Errorf("%s: %q; want %q", format, got, want)
+		}
 	}
-	var b strings.Builder
-	for _, c := range list {
-		c.write(&b, "123456"[:min(6, 2+int(c.letter)%2*4)])
+	for format, want := range map[string]string{"jobid:.5,name:3|,statecompact:0": "    7a n|PD", "JobArrayID, state:4 ": "7                   PEND ", "jobid:x": "7                   x"} {
+		list, err := parseLong(format, byName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := written(list); got != want {
+			t.Errorf("%s: %q; want %q", format, got, want)
+		}
 	}
-	if got := b.String(); got != "<12345|12 %12>" {
-		t.Errorf("%q", got)
+	for _, format := range []string{"", "jobid,", "jobid,nothing", "jobid:99999999999"} {
+		if _, err := parseLong(format, byName); err == nil {
+			t.Errorf("%q is taken", format)
+		}
 	}
 	if got := splitJobs("1,2_[3,4-5],,6 7"); !slices.Equal(got, []string{"1", "2_[3,4-5]", "6", "7"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// written is the line of a waiting job in a format.
+func written(columns []column[jobField]) string {
+	r := &row{job: &job{id: 7, note: note{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
+	var b strings.Builder
+	for _, c := range columns {
+		v := ""
+		if c.field != nil {
+			v = c.field.value(r)
+		}
+		c.write(&b, v)
+	}
+	return b.String()
+}
+
+// The fields of squeue and sacct have values for every job, whatever it lacks.
+func TestFields(t *testing.T) {
+	r := &row{job: &job{id: 7}, status: status{state: pending}, step: &step{ID: "0"}}
+	seen := make(map[string]bool)
+	for _, f := range jobFields() {
+		for _, key := range []string{string(f.letter), f.name} {
+			if key != "\x00" && seen[key] {
+				t.Errorf("field %s stands twice", key)
+			}
+			seen[key] = true
+		}
+		f.value(r)
+	}
+	for _, f := range stepFields() {
+		f.value(r)
+	}
+	for _, f := range nodeFields() {
+		f.value(&nodeState{})
+	}
+	for name, f := range sacctFields() {
+		for _, a := range []account{{row: r}, {row: r, batch: true}, {row: r, step: r.step}} {
+			if f.value(&a); f.width == 0 {
+				t.Errorf("%s has no width", name)
+			}
+		}
+	}
+	for _, name := range sstatFields {
+		if sacctFields()[name] == nil {
+			t.Errorf("there is no field %s", name)
+		}
 	}
 }

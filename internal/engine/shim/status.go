@@ -15,6 +15,7 @@ type state struct{ name, code string }
 var (
 	pending    = state{"PENDING", "PD"}
 	running    = state{"RUNNING", "R"}
+	suspended  = state{"SUSPENDED", "S"}
 	completing = state{"COMPLETING", "CG"}
 	completed  = state{"COMPLETED", "CD"}
 	cancelled  = state{"CANCELLED", "CA"}
@@ -28,7 +29,7 @@ var (
 var states = sync.OnceValue(func() map[string]state {
 	m := make(map[string]state)
 	for _, s := range []state{pending, running, completing, completed, cancelled, failed, timeout, oom, nodeFail,
-		{"SUSPENDED", "S"}, {"PREEMPTED", "PR"}, {"BOOT_FAIL", "BF"}, {"CONFIGURING", "CF"}, {"DEADLINE", "DL"}, {"REQUEUED", "RQ"},
+		suspended, {"PREEMPTED", "PR"}, {"BOOT_FAIL", "BF"}, {"CONFIGURING", "CF"}, {"DEADLINE", "DL"}, {"REQUEUED", "RQ"},
 		{"REQUEUE_HOLD", "RH"}, {"RESIZING", "RS"}, {"REVOKED", "RV"}, {"SIGNALING", "SI"}, {"SPECIAL_EXIT", "SE"}, {"STAGE_OUT", "SO"}, {"STOPPED", "ST"}} {
 		m[s.name], m[s.code] = s, s
 	}
@@ -49,7 +50,7 @@ type status struct {
 
 // over reports whether the job has ended for good.
 func (s status) over() bool {
-	return s.state != pending && s.state != running && s.state != completing
+	return s.state != pending && s.state != running && s.state != suspended && s.state != completing
 }
 
 // took returns how long the job has run.
@@ -72,7 +73,9 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 	}
 	switch s := w.q.State(j.id); {
 	case s == queue.Waiting && runs:
-		st.state = running
+		if st.state = running; j.suspended {
+			st.state = suspended
+		}
 		return st
 	case s == queue.Waiting && w.q.Held(j.id):
 		st.state = pending
@@ -98,6 +101,9 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		return st
 	case s == queue.Cancelled && runs:
 		st.state = completing
+		return st
+	case s == queue.Cancelled && j.Again:
+		st.state, st.reason = pending, "BeginTime"
 		return st
 	case s == queue.Cancelled:
 		st.state = cancelled
@@ -130,4 +136,15 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		}
 	}
 	return st
+}
+
+// waited returns how long the job waited for its start.
+func (r *row) waited() time.Duration {
+	switch {
+	case !r.started.IsZero():
+		return max(0, r.started.Sub(r.Submitted))
+	case r.over():
+		return max(0, r.ended.Sub(r.Submitted))
+	}
+	return time.Since(r.Submitted)
 }

@@ -2,10 +2,12 @@ package shim
 
 import (
 	"fmt"
+	"golang.org/x/sys/unix"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -68,6 +70,9 @@ func parseTime(text string) (time.Duration, error) {
 
 // parseMemory reads a size of which the unit is MiB if none is named.
 func parseMemory(text string) (int64, error) {
+	if n := len(text); n > 2 && text[n-1]&^0x20 == 'B' {
+		text = text[:n-1] // as in 1GB
+	}
 	number, shift := text, 20
 	if text != "" {
 		if i := strings.IndexByte("KMGT", text[len(text)-1]&^0x20); i >= 0 {
@@ -230,4 +235,12 @@ func parseMoment(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return now, bad
+}
+
+// signalName returns the name of a signal, as in SIGTERM.
+func signalName(n int) string {
+	if name := unix.SignalName(syscall.Signal(n)); name != "" {
+		return name
+	}
+	return "SIG" + strconv.Itoa(n)
 }

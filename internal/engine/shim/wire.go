@@ -10,6 +10,13 @@ import (
 // wireFormat is the version of the messages between fronts and worker.
 const wireFormat = 1
 
+// Programs of requests that users do not call.
+const (
+	stepBegin = "step-begin" // srun in a job: answers the id of the step
+	stepEnd   = "step-end"
+	awaitEnd  = "await" // answers the state of a job that has ended
+)
+
 // request is the message of a front, as one JSON value. Fields that may hold any byte are
 // base64.
 type request struct {
@@ -20,6 +27,9 @@ type request struct {
 	Env     [][]byte `json:"env,omitempty"` // of sbatch
 	Dir     []byte   `json:"dir"`
 	Script  []byte   `json:"script,omitempty"` // of sbatch
+
+	Interactive bool  `json:"interactive,omitempty"` // sbatch is of srun or salloc
+	Step        *step `json:"step,omitempty"`        // of stepBegin and stepEnd
 }
 
 // response is the worker's answer.

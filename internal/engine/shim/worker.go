@@ -50,21 +50,25 @@ type worker struct {
 	warned   map[uint64]bool
 	asked    time.Time // when a front did last
 	begun    *os.File  // numbers of jobs that have begun and are not to run twice
-	open     int       // requests that are being answered
+	steps    *steps
+	changes  *changes
+	again    []*job // that run again when they have ended
+	open     int    // requests that are being answered
 	closing  bool
 }
 
 // job is a job as the worker has it in memory.
 type job struct {
 	note
-	id       int
-	step     string
-	needs    *dependency // of note.Needs
-	userHeld bool
-	noted    bool // that it has begun
-	invalid  bool // its dependency can never be satisfied
-	running  time.Time
-	last     *record.Task // once it has ended
+	id        int
+	step      string
+	needs     *dependency // of note.Needs
+	userHeld  bool
+	noted     bool // that it has begun
+	invalid   bool // its dependency can never be satisfied
+	running   time.Time
+	suspended bool
+	last      *record.Task // once it has ended
 }
 
 // array returns the id of the job's array; its own id for a job outside an array.
@@ -115,6 +119,14 @@ func work(dir, version string) error {
 		return err
 	}
 	defer w.q.Close()
+	if w.steps, err = readSteps(dir, &w.mu); err != nil {
+		return err
+	}
+	defer w.steps.log.Close()
+	if w.changes, err = readChanges(dir); err != nil {
+		return err
+	}
+	defer w.changes.log.Close()
 	if err := w.follow(); err != nil {
 		return err
 	}
@@ -265,6 +277,12 @@ func (w *worker) add(id int, spec *queue.Spec) {
 			j.Name = spec.Group
 		}
 	}
+	if n, ok := w.changes.notes[id]; ok {
+		j.note = *n
+	}
+	if j.Again {
+		w.again = append(w.again, j)
+	}
 	if j.Request != "" {
 		w.requests[j.Request] = j.array()
 	}
@@ -387,6 +405,24 @@ func (w *worker) answer(r *request) response {
 			out, err = w.scontrol(args)
 		case "sinfo":
 			out, err = w.sinfo(args)
+		case "sstat":
+			out, err = w.sstat(args)
+		case "sprio":
+			out, err = w.sprio(args)
+		case "sshare":
+			out, err = w.sshare(args)
+		case "sacctmgr":
+			out, err = w.sacctmgr(args)
+		case stepBegin:
+			out, err = w.beginStep(r.Step)
+		case stepEnd:
+			if r.Step != nil {
+				w.mu.Lock()
+				w.steps.end(r.Step)
+				w.mu.Unlock()
+			}
+		case awaitEnd:
+			out, err = w.await(args)
 		default:
 			err = fmt.Errorf("premix has no %s", r.Program)
 		}
@@ -408,7 +444,11 @@ func (w *worker) sbatch(r *request) response {
 	environ := r.environ()
 	script := r.Script
 	if _, ok := s.set["wrap"]; !ok {
-		err = s.directives(environ, script)
+		variables := environ
+		if r.Interactive {
+			variables = nil
+		}
+		err = s.directives(variables, script)
 	} else if err = s.directives(environ, nil); err == nil {
 		script = []byte("#!/bin/sh\n" + s.set["wrap"] + "\n")
 	}
@@ -488,7 +528,7 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 		}
 	}()
 	first = b.First()
-	s.Request, s.Submitted = r.ID, time.Now()
+	s.Request, s.Submitted, s.Allocated, s.Line = r.ID, time.Now(), r.Interactive, strings.Join(toStrings(r.Args), " ")
 	own := ""
 	switch {
 	case inArgument:
@@ -523,7 +563,7 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 			s.Stderr = s.expand(s.stderr, id, first, index, userName())
 		}
 		spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Stdout: s.Stdout, Stderr: s.Stderr, Ask: s.ask}
-		s.tell(env, id, index, string(r.Dir), userName(), os.Getuid())
+		s.tell(env, id, index, w.dir, string(r.Dir), userName(), os.Getuid())
 		if w.behind != nil {
 			for _, name := range ofNode {
 				delete(env, name) // the job of Slurm has them
@@ -586,6 +626,37 @@ func (w *worker) wait(first, elements int) int {
 	}
 }
 
+// await waits until a job has ended, and answers its state.
+func (w *worker) await(args []string) (string, error) {
+	w.mu.Lock()
+	jobs, err := w.named(args)
+	w.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+	w.wait(jobs[0].id, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	st := w.status(jobs[0], w.running())
+	return st.name, nil
+}
+
+// over reports whether a job has ended. The caller holds mu.
+func (w *worker) over(id int) bool {
+	return id < 1 || id > len(w.jobs) || w.q.State(id) != queue.Waiting
+}
+
+// beginStep starts a step of a job of this directory, and answers its id.
+func (w *worker) beginStep(s *step) (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s == nil || s.Job < 1 || s.Job > len(w.jobs) {
+		return "", &optionError{"Unable to create step: Invalid job id specified", "keep the variables of the job"}
+	}
+	err := w.steps.begin(s, w.jobs[s.Job-1].Cores, func() bool { return w.closing || w.over(s.Job) })
+	return s.ID, err
+}
+
 // tend does the periodic work: it releases blocked jobs, sends warnings before a time
 // limit, and removes the scripts of ended jobs.
 func (w *worker) tend() {
@@ -593,6 +664,9 @@ func (w *worker) tend() {
 	defer w.mu.Unlock()
 	running := w.running()
 	w.release(running)
+	runs := func(id int) bool { _, ok := running[id]; return ok }
+	w.steps.check(func(id int) bool { return !runs(id) && w.over(id) })
+	w.runAgain(runs)
 	if w.behind != nil {
 		clear(running) // the nodes record begun jobs and send signals
 	}
@@ -607,7 +681,11 @@ func (w *worker) tend() {
 		}
 		if time.Since(r.Started).Seconds() >= j.Limit-j.WarnAt {
 			w.warned[r.ID] = true
-			_ = unix.Kill(r.PID, syscall.Signal(j.Warn)) // it may have ended
+			if j.WarnSteps {
+				w.steps.signal(id, syscall.Signal(j.Warn))
+			} else {
+				_ = unix.Kill(r.PID, syscall.Signal(j.Warn)) // it may have ended
+			}
 		}
 	}
 	w.scripts = slices.DeleteFunc(w.scripts, func(j *job) bool {

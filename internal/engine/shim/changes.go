@@ -1,0 +1,81 @@
+package shim
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+
+	"premix/internal/engine/queue"
+	"premix/internal/kit/lines"
+	"premix/internal/kit/owner"
+)
+
+// changes are the properties of jobs that scontrol has changed since they were submitted, in
+// DIR/.premix/slurm/changes.
+type changes struct {
+	notes map[int]*note
+	log   *os.File
+	size  int64
+}
+
+type changedNote struct {
+	Job  int   `json:"job"`
+	Note *note `json:"note"`
+}
+
+func readChanges(dir string) (*changes, error) {
+	log, err := owner.OpenFile(statePath(dir, "changes"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	c := &changes{notes: make(map[int]*note), log: log}
+	c.size, err = lines.Read(log, 0, func(line []byte, _ int64) error {
+		var one changedNote
+		if json.Unmarshal(line, &one) == nil && one.Note != nil {
+			c.notes[one.Job] = one.Note
+		}
+		return nil
+	})
+	return c, err
+}
+
+// put records the properties of a job.
+func (c *changes) put(job int, n *note) error {
+	text, err := json.Marshal(changedNote{job, n})
+	if err != nil {
+		return err
+	}
+	if c.size, err = lines.Append(c.log, c.size, append(text, '\n'), true); err != nil {
+		return err
+	}
+	c.notes[job] = n
+	return nil
+}
+
+// scriptOf returns the batch script of a job.
+func scriptOf(spec *queue.Spec) string {
+	argv := spec.Argv
+	if len(argv) > 7 && argv[0] == "/bin/sh" && argv[3] == "sh" {
+		argv = argv[6:] // of --open-mode=append
+	}
+	for i := range argv {
+		if argv[i] == "-c" && i+1 < len(argv) {
+			return argv[i+1]
+		}
+	}
+	for _, path := range argv {
+		if strings.Contains(path, "/.premix/slurm/script-") {
+			text, _ := os.ReadFile(path) // it is removed when the job has ended
+			return string(text)
+		}
+	}
+	return ""
+}
+
+// line returns the command that submitted a job.
+func (j *job) line() string {
+	if j.Line != "" {
+		return "sbatch " + j.Line
+	}
+	return "sbatch " + j.Command
+}

@@ -7,6 +7,9 @@
 // A test compares their calls. The workflow managers run through premix slurm-shim.
 // scripts/setup.sh ecosystem installs them; without them their tests are skipped.
 //
+// slurm-clients submits jobs by submitit, PSI/J, Parsl and Dask, which know Slurm. They run
+// through premix slurm-shim as well.
+//
 // drop-in calls the same tools from Nextflow, Snakemake, make, a shell and GNU parallel,
 // none of which knows premix: premix's links come first on PATH. A test compares the
 // outputs with the outputs of plain starts.

@@ -38,23 +38,7 @@ func (w *worker) scancel(args []string) response {
 		return fail("scancel", 1, err)
 	}
 	if len(a.rest) > 0 {
-		f.jobs = make(map[int]bool)
-		for _, text := range splitJobs(strings.Join(a.rest, ",")) {
-			jobs, err := w.selected(text)
-			if err == nil && len(jobs) == 0 {
-				err = &optionError{fmt.Sprintf("Kill job error on job id %s: Invalid job id specified", text), ""}
-			}
-			if err != nil {
-				answer.Exit = 1
-				if !a.has("quiet") {
-					answer.Stderr = append(answer.Stderr, fail("scancel", 1, err).Stderr...)
-				}
-				continue
-			}
-			for _, j := range jobs {
-				f.jobs[j.id] = true
-			}
-		}
+		f.jobs = w.toCancel(a, &answer)
 	}
 	running := w.running()
 	var list []*job
@@ -84,6 +68,28 @@ func (w *worker) scancel(args []string) response {
 		w.stir()
 	}
 	return answer
+}
+
+// toCancel returns the jobs that scancel names. The answer says which do not exist.
+func (w *worker) toCancel(a *arguments, answer *response) map[int]bool {
+	named := make(map[int]bool)
+	for _, text := range splitJobs(strings.Join(a.rest, ",")) {
+		jobs, err := w.selected(text)
+		if err == nil && len(jobs) == 0 {
+			err = &optionError{fmt.Sprintf("Kill job error on job id %s: Invalid job id specified", text), ""}
+		}
+		if err != nil {
+			answer.Exit = 1
+			if !a.has("quiet") {
+				answer.Stderr = append(answer.Stderr, fail("scancel", 1, err).Stderr...)
+			}
+			continue
+		}
+		for _, j := range jobs {
+			named[j.id] = true
+		}
+	}
+	return named
 }
 
 // selection returns the tasks of jobs.

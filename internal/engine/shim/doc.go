@@ -4,8 +4,8 @@
 //
 // Words:
 //
-//   - front: a program named sbatch, squeue, scancel, sacct, scontrol, sinfo or srun.
-//     It is a line of shell that executes premix with [FrontArg].
+//   - front: a program named sbatch, squeue and so on; see [Fronts]. It is a line of shell
+//     that executes premix with [FrontArg].
 //   - worker: the one premix that a front starts when none is running ([WorkerArg]). It
 //     answers all fronts, runs the jobs, and ends when it has been idle for a while.
 //   - request: the message of a front to the worker: its arguments, environment, working
@@ -17,8 +17,9 @@
 //     partition and so on; see [note]. It is kept with the task.
 //   - blocked: a job that is held in the queue, since it waits for other jobs, for a
 //     time, for its turn in an array, or for a release.
-//   - step: the part of a job's name, or of its comment, that the jobs of one rule or
-//     process have in common. It is the group of the task, by which reports sum up.
+//   - step: one call of srun in a job: processes that belong together. The word also
+//     means the part of a job's name, or of its comment, that the jobs of one rule or
+//     process have in common: the group of the task, by which reports sum up.
 //
 // A shim directory is a task directory with
 //
@@ -28,6 +29,9 @@
 //	DIR/.premix/slurm/socket       where the worker answers
 //	DIR/.premix/slurm/worker.log   messages of the worker
 //	DIR/.premix/slurm/begun        jobs that have begun and are not to run twice, one a line
+//	DIR/.premix/slurm/steps        steps that have ended, one JSON value a line
+//	DIR/.premix/slurm/changes      properties of jobs that scontrol has changed, the same
+//	DIR/.premix/slurm/step-N       the socket of the holder of job N
 //	DIR/.premix/slurm/script-N     the script of job N, where it cannot be an argument
 //
 // Only its owner can read DIR/.premix, since tasks hold the environment of the user who
@@ -54,6 +58,15 @@
 // jobs that were submitted with --no-requeue, which have failed (NODE_FAIL). The worker
 // records every 50 ms which jobs have begun; a job that began within the last 50 ms runs
 // again, even with --no-requeue.
+//
+// # Steps and allocations
+//
+// srun in a job asks the worker for the cores of its step, starts the tasks as its children,
+// and reports their end. Outside of a job srun, like salloc, submits a job whose only process
+// is a holder ([HolderArg]). The holder connects to srun, which then knows that the job runs,
+// and takes steps at a socket of its own. A step comes with the descriptors of srun's
+// standard streams, so its processes belong to the job and write where srun would. The job
+// ends when the connection does.
 //
 // # Before a real Slurm
 //

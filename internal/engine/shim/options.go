@@ -58,54 +58,72 @@ func (e *optionError) Hint() string { return e.way }
 // where it stays unique. With inOrder, options end at the first argument
 // that is not an option.
 func parseOptions(table []option, args []string, inOrder bool) (list []given, rest []string, err error) {
-	for i := 0; i < len(args); i++ {
-		a := args[i]
+	for len(args) > 0 {
+		a := args[0]
+		args = args[1:]
 		switch {
 		case a == "--":
-			return list, append(rest, args[i+1:]...), nil
+			return list, append(rest, args...), nil
 		case strings.HasPrefix(a, "--"):
-			name, value, has := strings.Cut(a[2:], "=")
-			o, err := find(table, name)
-			if err != nil {
+			var g given
+			if g, args, err = longOption(table, a[2:], args); err != nil {
 				return nil, nil, err
 			}
-			if has && o.arg == none {
-				return nil, nil, &optionError{fmt.Sprintf("option '--%s' doesn't allow an argument", o.name), ""}
-			}
-			if !has && o.arg == required {
-				if i++; i == len(args) {
-					return nil, nil, &optionError{fmt.Sprintf("option '--%s' requires an argument", o.name), ""}
-				}
-				value = args[i]
-			}
-			list = append(list, given{o, value})
+			list = append(list, g)
 		case len(a) > 1 && a[0] == '-':
-			for k := 1; k < len(a); k++ {
-				o := findShort(table, a[k])
-				if o == nil {
-					return nil, nil, &optionError{fmt.Sprintf("invalid option -- '%c'", a[k]), ""}
-				}
-				value := ""
-				if o.arg != none {
-					value = a[k+1:]
-					if value == "" && o.arg == required {
-						if i++; i == len(args) {
-							return nil, nil, &optionError{fmt.Sprintf("option requires an argument -- '%c'", a[k]), ""}
-						}
-						value = args[i]
-					}
-					k = len(a)
-				}
-				list = append(list, given{o, value})
+			var some []given
+			if some, args, err = shortOptions(table, a[1:], args); err != nil {
+				return nil, nil, err
 			}
+			list = append(list, some...)
 		default:
 			rest = append(rest, a)
 			if inOrder {
-				return list, append(rest, args[i+1:]...), nil
+				return list, append(rest, args...), nil
 			}
 		}
 	}
 	return list, rest, nil
+}
+
+// longOption parses NAME or NAME=VALUE, and takes the value from args otherwise.
+func longOption(table []option, text string, args []string) (given, []string, error) {
+	name, value, has := strings.Cut(text, "=")
+	o, err := find(table, name)
+	switch {
+	case err != nil:
+		return given{}, nil, err
+	case has && o.arg == none:
+		return given{}, nil, &optionError{fmt.Sprintf("option '--%s' doesn't allow an argument", o.name), ""}
+	case has || o.arg != required:
+		return given{o, value}, args, nil
+	case len(args) == 0:
+		return given{}, nil, &optionError{fmt.Sprintf("option '--%s' requires an argument", o.name), ""}
+	}
+	return given{o, args[0]}, args[1:], nil
+}
+
+// shortOptions parses letters, of which the last may have its value behind it or in args.
+func shortOptions(table []option, letters string, args []string) (list []given, _ []string, err error) {
+	for k := 0; k < len(letters); k++ {
+		o := findShort(table, letters[k])
+		switch {
+		case o == nil:
+			return nil, nil, &optionError{fmt.Sprintf("invalid option -- '%c'", letters[k]), ""}
+		case o.arg == none:
+			list = append(list, given{o, ""})
+			continue
+		}
+		value := letters[k+1:]
+		if value == "" && o.arg == required {
+			if len(args) == 0 {
+				return nil, nil, &optionError{fmt.Sprintf("option requires an argument -- '%c'", letters[k]), ""}
+			}
+			value, args = args[0], args[1:]
+		}
+		return append(list, given{o, value}), args, nil
+	}
+	return list, args, nil
 }
 
 func find(table []option, name string) (*option, error) {

@@ -165,15 +165,6 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 		return otherwise
 	}
 	has := func(name string) bool { _, ok := s.set[name]; return ok }
-	count := func(name string, otherwise int) int {
-		v, ok := s.set[name]
-		if !ok || err != nil {
-			return otherwise
-		}
-		n := 0
-		n, err = parseCount(name, v)
-		return n
-	}
 	switch {
 	case has("job-name"):
 		s.Name = s.set["job-name"]
@@ -196,6 +187,75 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 	}
 	if n, _, _ := strings.Cut(get("nodes", "1"), "-"); n != "1" {
 		return &optionError{fmt.Sprintf("--nodes=%s: there is one machine", s.set["nodes"]), "ask for one node, or submit to a real Slurm"}
+	}
+	if err := s.resources(cores, memory); err != nil {
+		return err
+	}
+	limit, err := parseTime(get("time", "0"))
+	if err != nil {
+		return err
+	}
+	s.Limit = limit.Seconds()
+	if err := s.signal(get("signal", "")); err != nil {
+		return err
+	}
+	if text := get("begin", ""); text != "" {
+		if s.Begin, err = parseMoment(text, now); err != nil {
+			return err
+		}
+	}
+	switch mode := get("open-mode", "truncate"); mode {
+	case "append", "a":
+		s.appended = true
+	case "truncate", "t":
+	default:
+		return &optionError{fmt.Sprintf("--open-mode=%s is neither append nor truncate", mode), ""}
+	}
+	s.NoRequeue = has("no-requeue") && !has("requeue")
+	if s.UserHeld = has("hold") || get("priority", "") == "0"; s.UserHeld {
+		s.held = true
+	}
+	if err := s.priority(); err != nil {
+		return err
+	}
+	if text := get("array", ""); text != "" {
+		if s.indices, s.Width, err = parseArray(text); err != nil {
+			return err
+		}
+		s.Array = len(s.indices)
+	}
+	s.Needs = get("dependency", "")
+	s.KillDep = get("kill-on-invalid-dep", "no") == "yes"
+	s.export = get("export", "ALL")
+	s.output, s.stderr = get("output", ""), get("error", "")
+	if s.output == "" {
+		s.output = "slurm-%j.out"
+		if s.Array > 0 {
+			s.output = "slurm-%A_%a.out"
+		}
+	}
+	for name, text := range map[string]string{"job-name": s.Name, "comment": s.Comment, "output": s.output, "error": s.stderr, "chdir": s.Dir} {
+		if !utf8.ValidString(text) {
+			return &optionError{fmt.Sprintf("--%s is not UTF-8: %q", name, text), "give it another name"}
+		}
+	}
+	if !s.Begin.IsZero() || s.Needs != "" || s.Width > 0 {
+		s.held = true // until its time has come
+	}
+	return nil
+}
+
+// resources interprets the options for cores and memory, of a machine that has so many.
+func (s *submission) resources(cores int, memory int64) (err error) {
+	has := func(name string) bool { _, ok := s.set[name]; return ok }
+	count := func(name string, otherwise int) int {
+		v, ok := s.set[name]
+		if !ok || err != nil {
+			return otherwise
+		}
+		n := 0
+		n, err = parseCount(name, v)
+		return n
 	}
 	s.PerTask = count("cpus-per-task", 1)
 	s.Ntasks = count("ntasks", count("ntasks-per-node", 1))
@@ -225,31 +285,12 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 	if s.Memory > memory {
 		return &optionError{"Batch job submission failed: Memory specification can not be satisfied", fmt.Sprintf("the job asks for %s of memory and there are %s; premix slurm-shim --memory says how much may be used", sizeText(s.Memory), sizeText(memory>>20<<20))}
 	}
-	limit, err := parseTime(get("time", "0"))
-	if err != nil {
-		return err
-	}
-	s.Limit = limit.Seconds()
-	if err := s.signal(get("signal", "")); err != nil {
-		return err
-	}
-	if text := get("begin", ""); text != "" {
-		if s.Begin, err = parseMoment(text, now); err != nil {
-			return err
-		}
-	}
-	switch mode := get("open-mode", "truncate"); mode {
-	case "append", "a":
-		s.appended = true
-	case "truncate", "t":
-	default:
-		return &optionError{fmt.Sprintf("--open-mode=%s is neither append nor truncate", mode), ""}
-	}
-	s.NoRequeue = has("no-requeue") && !has("requeue")
-	if s.UserHeld = has("hold") || get("priority", "") == "0"; s.UserHeld {
-		s.held = true
-	}
-	if nice := get("nice", ""); has("nice") {
+	return nil
+}
+
+// priority interprets --nice and --priority.
+func (s *submission) priority() (err error) {
+	if nice, ok := s.set["nice"]; ok {
 		n := 100
 		if nice != "" {
 			if n, err = strconv.Atoi(nice); err != nil {
@@ -258,36 +299,12 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 		}
 		s.Priority = -min(max(n, -1<<20), 1<<20)
 	}
-	if text := get("priority", ""); text != "" && !s.UserHeld {
+	if text := s.set["priority"]; text != "" && !s.UserHeld {
 		n, err := strconv.Atoi(text)
 		if err != nil {
 			return &optionError{fmt.Sprintf("invalid --priority %q", text), ""}
 		}
 		s.Priority = min(n, 1<<20)
-	}
-	if text := get("array", ""); text != "" {
-		if s.indices, s.Width, err = parseArray(text); err != nil {
-			return err
-		}
-		s.Array = len(s.indices)
-	}
-	s.Needs = get("dependency", "")
-	s.KillDep = get("kill-on-invalid-dep", "no") == "yes"
-	s.export = get("export", "ALL")
-	s.output, s.stderr = get("output", ""), get("error", "")
-	if s.output == "" {
-		s.output = "slurm-%j.out"
-		if s.Array > 0 {
-			s.output = "slurm-%A_%a.out"
-		}
-	}
-	for name, text := range map[string]string{"job-name": s.Name, "comment": s.Comment, "output": s.output, "error": s.stderr, "chdir": s.Dir} {
-		if !utf8.ValidString(text) {
-			return &optionError{fmt.Sprintf("--%s is not UTF-8: %q", name, text), "give it another name"}
-		}
-	}
-	if !s.Begin.IsZero() || s.Needs != "" || s.Width > 0 {
-		s.held = true // until its time has come
 	}
 	return nil
 }

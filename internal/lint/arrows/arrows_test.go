@@ -239,7 +239,7 @@ var layers = map[string]layer{
 	},
 	"engine/shim": {
 		imports: []string{"kit/bounded", "kit/beneath", "kit/cgroup", "engine", "engine/local", "engine/pilot", "engine/queue", "engine/slurm", "engine/spawn", "record", "kit/owner"},
-		modules: []string{"golang.org/x/sys"},
+		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"engine/local": {
 		imports: []string{"kit/beneath", "engine", "engine/queue", "engine/spawn", "recipe", "hotstart", "record"},

@@ -22,18 +22,11 @@ func (a *app) slurmShimCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "slurm-shim --dir DIR",
-<<<<<<< HEAD
 		Short: "Run workflow managers that know Slurm on premix",
-		Long: `Make a directory of programs named sbatch, squeue, scancel, sacct, scontrol, sinfo and
-srun, and print the directory, to be put first on PATH. Jobs that are submitted with them
-run as tasks of this machine. A worker starts when it is needed and ends when it is idle.
-=======
-		Short: "Have workflow managers that know Slurm run on premix",
 		Long: `Make a directory of programs named sbatch, srun, salloc, squeue, scancel, sacct, scontrol,
-sinfo, sstat, sprio, sshare and sacctmgr, and print the directory to put before PATH. Jobs
-that are submitted with them run as tasks of this machine. A worker starts when it is
+sinfo, sstat, sprio, sshare and sacctmgr, and print the directory, to be put first on PATH.
+Jobs that are submitted with them run as tasks of this machine. A worker starts when it is
 needed and ends when it is idle.
->>>>>>> ff3d452 (engine/shim, docs: describe steps, allocations and clients)
 
   PATH="$(premix slurm-shim --dir shim):$PATH" nextflow run main.nf
 

@@ -25,8 +25,8 @@ const (
 	heldVariable = "PREMIX_SLURM_STEP"
 )
 
-// launch is a step that is to run in this job.
-type launch struct {
+// stepRun is a step that is to run in this job.
+type stepRun struct {
 	dir     string // of the shim
 	command []string
 	tasks   int
@@ -76,7 +76,7 @@ func srun(dir string, args []string) response {
 
 // inThisJob runs a step here. registered steps are listed by sacct and squeue --steps.
 func inThisJob(dir string, a *arguments, registered bool) response {
-	l, err := newLaunch(dir, a)
+	l, err := newStepRun(dir, a)
 	if err != nil {
 		return fail("srun", 1, err)
 	}
@@ -101,9 +101,9 @@ func inThisJob(dir string, a *arguments, registered bool) response {
 	return response{Exit: exit}
 }
 
-// newLaunch interprets the arguments of srun in a job.
-func newLaunch(dir string, a *arguments) (_ *launch, err error) {
-	l := &launch{dir: dir, command: a.rest, label: a.has("label"), overlap: a.has("overlap", "overcommit"), chdir: a.get("chdir", ""), export: a.get("export", "ALL"),
+// newStepRun interprets the arguments of srun in a job.
+func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
+	l := &stepRun{dir: dir, command: a.rest, label: a.has("label"), overlap: a.has("overlap", "overcommit"), chdir: a.get("chdir", ""), export: a.get("export", "ALL"),
 		streams: [3]string{a.get("input", ""), a.get("output", ""), a.get("error", "")}, exact: a.has("exact", "exclusive", "cpus-per-task")}
 	count := func(name, otherwise string) int {
 		text := a.get(name, otherwise)
@@ -156,7 +156,7 @@ func newLaunch(dir string, a *arguments) (_ *launch, err error) {
 }
 
 // register tells the worker that the step begins, and waits until the job has cores for it.
-func (l *launch) register() error {
+func (l *stepRun) register() error {
 	s := &step{Job: l.job, Name: l.name, Tasks: l.tasks, Cores: l.cores, PID: os.Getpid(), Overlap: l.overlap}
 	if l.exact {
 		s.Cores = l.tasks * l.perTask
@@ -185,7 +185,7 @@ type task struct {
 }
 
 // run runs the tasks, adds what they used to sum, and returns the highest of their exit codes.
-func (l *launch) run(sum *step) (int, error) {
+func (l *stepRun) run(sum *step) (int, error) {
 	if l.chdir != "" {
 		if err := os.Chdir(l.chdir); err != nil {
 			return 1, err
@@ -258,7 +258,7 @@ func (l *launch) run(sum *step) (int, error) {
 
 // report prints how a task has ended unless it has succeeded, adds what it used, and returns its
 // exit code.
-func (l *launch) report(t *task, sum *step) int {
+func (l *stepRun) report(t *task, sum *step) int {
 	state := t.ProcessState
 	sum.User += state.UserTime().Seconds()
 	sum.System += state.SystemTime().Seconds()
@@ -285,7 +285,7 @@ func capital(s string) string {
 }
 
 // start starts a task.
-func (l *launch) start(path string, rank int, in *input, mu *sync.Mutex) (*task, error) {
+func (l *stepRun) start(path string, rank int, in *input, mu *sync.Mutex) (*task, error) {
 	t := &task{Cmd: &exec.Cmd{Path: path, Args: l.command, Env: l.environ(rank)}, rank: rank, ended: make(chan struct{})}
 	t.SysProcAttr = &syscall.SysProcAttr{}
 	stdin, err := in.of(rank)
@@ -321,7 +321,7 @@ func (l *launch) start(path string, rank int, in *input, mu *sync.Mutex) (*task,
 }
 
 // stream returns the file of standard output (1) or standard error (2) of a task.
-func (l *launch) stream(number int, own *os.File, t *task, mu *sync.Mutex) (*os.File, error) {
+func (l *stepRun) stream(number int, own *os.File, t *task, mu *sync.Mutex) (*os.File, error) {
 	pattern := l.streams[number]
 	if number == 2 && pattern == "" && l.streams[1] != "" && l.streams[1] != "all" {
 		if _, err := strconv.Atoi(l.streams[1]); err != nil {
@@ -393,7 +393,7 @@ func label(w io.Writer, r io.Reader, prefix string, mu *sync.Mutex) {
 }
 
 // expand fills in the places of a name of a file of a step.
-func (l *launch) expand(pattern string, rank int) string {
+func (l *stepRun) expand(pattern string, rank int) string {
 	if strings.Contains(pattern, `\`) {
 		return strings.ReplaceAll(pattern, `\`, "")
 	}
@@ -414,7 +414,7 @@ func (l *launch) expand(pattern string, rank int) string {
 }
 
 // environ returns the environment of a task.
-func (l *launch) environ(rank int) []string {
+func (l *stepRun) environ(rank int) []string {
 	environ := os.Environ()
 	if l.export != "ALL" {
 		all := make(map[string]string)
@@ -453,13 +453,13 @@ func (l *launch) environ(rank int) []string {
 
 // input is the standard input of a step.
 type input struct {
-	l       *launch
+	l       *stepRun
 	to      int // the only task that gets srun's standard input; -1: all
 	pattern string
 	pipes   []*os.File // of tasks that share srun's standard input
 }
 
-func (l *launch) input() *input {
+func (l *stepRun) input() *input {
 	in := &input{l: l, to: -1, pattern: l.streams[0]}
 	if n, err := strconv.Atoi(in.pattern); err == nil {
 		in.to, in.pattern = n, ""

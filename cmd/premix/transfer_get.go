@@ -76,7 +76,7 @@ func peerPath(s string) (name, at string, err error) {
 func (a *app) transferGet() *cobra.Command { return a.transferCopy(transfer.Get) }
 func (a *app) transferPut() *cobra.Command { return a.transferCopy(transfer.Put) }
 
-// peerPremix returns the path of premix at a peer.
+// peerPremix sets the path of premix at the peer, unless it is empty.
 func peerPremix(l *link.Link, path string) {
 	for _, p := range l.Protocols {
 		if _, ok := p.Settings["premix_peer"]; ok && path != "" {

@@ -38,9 +38,6 @@ func StampLook(l Look) (Stamp, error) { return lookStamp(l) }
 // StampFile describes a file and its content.
 func StampFile(path string) (Stamp, error) { return stampFile(path) }
 
-// StampOwn describes a file by its size, times and inode.
-func StampOwn(path string) (Stamp, error) { return statStamp(path) }
-
 // Check compares a file with its stamp. A difference is a *Mismatch.
 func (s Stamp) Check() error { return s.check() }
 
@@ -80,9 +77,6 @@ func OfMachine(path string) bool {
 
 // Below reports whether a path is a directory or lies in it.
 func Below(path, dir string) bool { return below(path, dir) }
-
-// FindProgram finds a program by the PATH of an environment.
-func FindProgram(name string, env []string) (string, error) { return lookPath(name, env) }
 
 // ReadAhead returns a function that reads a page file while a started tool runs, and then
 // closes the file. The function is nil if most of the file is in memory. single reports

@@ -406,7 +406,8 @@ func Unpack(ctx context.Context, dir string) error {
 	return beneath.SyncDir(filepath.Dir(dir))
 }
 
-// fill copies the tree to the directory beneath its mount, syncs the copy, and compares.
+// fill copies the tree to the directory beneath its mount, syncs the copy, and compares it
+// with the tree.
 func fill(ctx context.Context, n *Note, dir string) error {
 	hidden, err := uncover(ctx, n, dir)
 	if err != nil {

@@ -12,8 +12,6 @@ type mistake struct {
 	hint string
 }
 
-func (p *mistake) Error() string { return p.what }
-
 func wrong(at int, hint, format string, args ...any) *mistake {
 	return &mistake{at, fmt.Sprintf(format, args...), hint}
 }

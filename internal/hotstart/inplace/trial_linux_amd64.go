@@ -335,8 +335,8 @@ func setVariables(p *tracer.Proc, all []variable, values map[string]string) erro
 // waitOwn keeps wait4(2) to the children and tracees of the calling thread (__WNOTHREAD).
 const waitOwn = 0x20000000
 
-// watch lets the tool go on until its end, or until it looks into an input where the
-// trial stops there. The tool is then held.
+// watch lets the tool run until its end, or until the look into an input at which the
+// trial is to stop. The tool is then held.
 func (t *trial) watch(ctx context.Context) error {
 	pid := t.pid
 	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })

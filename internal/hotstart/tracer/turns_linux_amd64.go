@@ -647,7 +647,7 @@ const (
 	ended
 )
 
-// standsIn returns the activity of a thread from /proc.
+// standsIn returns the activity of a thread, as /proc shows it: whether it works or waits.
 func standsIn(tid int) doing {
 	dir := "/proc/" + strconv.Itoa(tid)
 	b, err := os.ReadFile(dir + "/stat")

@@ -151,7 +151,7 @@ func (t *Tree) askRange(from, to int64, p priority) {
 	}
 }
 
-// pageNumberAt returns the index page of the byte at off.
+// pageNumberAt returns the number of the index page whose chunks have the byte at off.
 func (t *Tree) pageNumberAt(off int64) int {
 	return sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off })
 }

@@ -166,7 +166,8 @@ func (l *loader) text(n *yaml.Node, key string) string {
 	return s
 }
 
-// formed returns a text that matches a form.
+// formed returns the text of a key. A text that does not match form is a mistake, and
+// formed returns "".
 func (l *loader) formed(n *yaml.Node, key string, form *regexp.Regexp, hint string) string {
 	s := l.text(n, key)
 	if s != "" && !form.MatchString(s) {

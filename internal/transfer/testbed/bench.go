@@ -329,9 +329,6 @@ func (b *Bench) upload(ctx context.Context, in io.Reader, to string) error {
 	return nil
 }
 
-// Planned returns the number of copies of a round.
-func (b *Bench) Planned() int { return len(b.plan) }
-
 // Summary counts the copies of a run.
 type Summary struct{ Copies, Failed, Disturbed int }
 

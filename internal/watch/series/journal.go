@@ -130,7 +130,8 @@ func replay(f *os.File, series func(number int, id watch.ID, unit watch.Unit) er
 	}
 }
 
-// readRecords decodes the payload of a frame.
+// readRecords decodes the payload of a frame of the journal. It calls series for each new
+// series, and samples for each value.
 func readRecords(b []byte, series func(number int, id watch.ID, unit watch.Unit) error, samples func(entry) error) error {
 	p := parser{b: b}
 	for len(p.b) > 0 && !p.bad {

@@ -24,11 +24,7 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-<<<<<<< HEAD
-test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:python3 rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
-=======
 test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
->>>>>>> ff3d452 (engine/shim, docs: describe steps, allocations and clients)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
@@ -253,11 +249,11 @@ install_snakemake() {
 	touch "$to/.done"
 }
 
-<<<<<<< HEAD
-# python_tools PACKAGE==VERSION...: the tools of the tests of dist/python, in an environment
-# of their own.
+# python_tools NAME PACKAGE==VERSION...: packages in the environment NAME, for tests: python is
+# for those of dist/python, slurm-clients for those that submit jobs to Slurm.
 python_tools() {
-	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/python/1 package missing=()
+	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/$1/1 package missing=()
+	shift
 	[ -x "$to/bin/pip" ] || python3 -m venv "$to" || return 1
 	for package; do
 		[ -e "$to/.${package}" ] || missing+=("$package")
@@ -268,36 +264,14 @@ python_tools() {
 	(cd "$to" && touch "${missing[@]/#/.}")
 }
 
-# biopython VERSION: a client of BLAST services, for a test.
-biopython() {
-	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/biopython/$1
-	[ -e "$to/numpy" ] && return 0
-	say "installing Biopython $1"
-=======
 # python_library NAME VERSION: a package of PyPI in a directory of its own, for a test.
 python_library() {
 	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/$1/$2
 	[ -e "$to" ] && return 0
 	say "installing $1 $2"
->>>>>>> ff3d452 (engine/shim, docs: describe steps, allocations and clients)
 	rm -rf "$to.part"
 	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target "$to.part" "$1==$2" || return 1
 	mv "$to.part" "$to"
-}
-
-# slurm_clients VERSION PACKAGE...: an environment with programs that submit jobs to Slurm.
-# VERSION is of the environment.
-slurm_clients() {
-	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/slurm-clients/$1
-	shift
-	if [ ! -e "$to/bin/pip" ]; then
-		rm -rf "$to"
-		python3 -m venv "$to" || return 1
-	fi
-	[ ! -e "$to/.done-$1" ] || return 0
-	say "installing $*"
-	"$to/bin/pip" install -q --disable-pip-version-check "$@" || return 1
-	touch "$to/.done-$1"
 }
 
 [ $# -gt 0 ] || set -- go demo test bench containerd
@@ -328,27 +302,19 @@ done
 for set in "$@"; do
 	case $set in
 	test)
-<<<<<<< HEAD
-		biopython 1.85 || status=1
-		plyvel 1.5.1 || status=1
-		python_tools pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 || status=1
-=======
 		python_library biopython 1.85 || status=1
 		python_library plyvel 1.5.1 || status=1
-		slurm_clients 1 submitit==1.5.4 || status=1
->>>>>>> ff3d452 (engine/shim, docs: describe steps, allocations and clients)
+		python_tools python pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 || status=1
+		python_tools slurm-clients submitit==1.5.4 || status=1
 		;;
-	wheel) python_tools hatchling==1.33.0 || status=1 ;;
+	wheel) python_tools python hatchling==1.33.0 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)
 		install_nextflow || status=1
 		install_snakemake || status=1
-<<<<<<< HEAD
-		python_tools pandas==3.1.1 pyarrow==26.0.1 multiqc==1.35 || status=1
-=======
-		slurm_clients 1 psij-python==0.9.11 parsl==2026.10.26 dask-jobqueue==0.9.0 || status=1
->>>>>>> ff3d452 (engine/shim, docs: describe steps, allocations and clients)
+		python_tools python pandas==3.1.1 pyarrow==26.0.1 multiqc==1.35 || status=1
+		python_tools slurm-clients psij-python==0.9.11 parsl==2026.10.26 dask-jobqueue==0.9.0 || status=1
 		;;
 	gatk) install_gatk || status=1 ;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;

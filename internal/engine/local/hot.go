@@ -573,7 +573,7 @@ func diedOf(e hotstart.Exit, sig syscall.Signal) bool {
 func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error {
 	toolOK := p.exitErr == nil && p.exit.OK()
 	pipeOK := p.pipe == nil || p.pipe.ok()
-	if toolOK && pipeOK {
+	if toolOK && pipeOK && oomKills == 0 { // a shell may end with 0 although a command of its pipeline was killed
 		return nil
 	}
 	switch p.ended {

@@ -346,7 +346,7 @@ func TestVerdict(t *testing.T) {
 		text  string
 	}{
 		{"success", pair{}, 0, "", ""},
-		{"success although a child was killed for memory", pair{}, 1, "", ""},
+		{"success although a child was killed for memory", pair{}, 1, record.CauseMemory, "killed at its memory limit of 1 GiB"},
 		{"success of both", pair{pipe: &pipe{}}, 0, "", ""},
 		{"success just before the interrupt", pair{ended: record.CauseInterrupted}, 0, "", ""},
 		{"status", pair{exit: exit(3, 0)}, 0, record.CauseExit, "the tool ended with status 3"},

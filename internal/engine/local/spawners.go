@@ -218,7 +218,8 @@ func (s *spawners) verdict(a *activeTask, r *spawn.Result) *failure {
 		}
 		return f
 	}
-	if r.Status.Exited() && r.Status.ExitStatus() == 0 && !r.Refused {
+	// A shell may end with 0 although a command of its pipeline was killed.
+	if r.Status.Exited() && r.Status.ExitStatus() == 0 && !r.Refused && r.OOMKills == 0 {
 		return nil
 	}
 	switch {

@@ -156,7 +156,7 @@ func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...
 		case state := <-ended:
 			return nil, nil, &optionError{fmt.Sprintf("Job allocation %s has been revoked: %s", id, state), "sacct shows the job"}
 		case <-signals:
-			return nil, nil, fmt.Errorf("Job allocation %s has been revoked", id) //nolint:staticcheck // Slurm's words
+			return nil, nil, &optionError{fmt.Sprintf("Job allocation %s has been revoked", id), ""}
 		}
 	}
 }

@@ -59,3 +59,12 @@ func Compare(*Image, *Image, io.ReaderAt, io.ReaderAt, Facts) (*Comparison, erro
 
 // Apply returns an error.
 func Apply(int, []Patch) error { return tracer.Supported() }
+
+// With returns an error.
+func (im *Image) With(*Late) (*Image, error) { return nil, tracer.Supported() }
+
+// Write returns an error.
+func (l *Late) Write(*tracer.Proc) error { return tracer.Supported() }
+
+// Held returns no offsets.
+func Held(*Image, []Offset, []string) []Offset { return nil }

@@ -22,6 +22,7 @@ var outputVerbs = map[string]string{
 	"replay --html":            "replay any.swf --html FILE",
 	"replay generate --output": "replay generate --like any.swf -o FILE",
 	"report --html":            "report DIR --html FILE",
+	"report --trace":           "report DIR --trace FILE",
 	"run --record-image":       "run r.yaml s.csv --out DIR/out --record-image FILE",
 	"snapshot pull --record":   "snapshot pull t@1 --record FILE",
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,6 +71,11 @@ func parseDependency(text string) (*dependency, error) {
 		return nil, bad("nothing")
 	}
 	return d, nil
+}
+
+// waits reports whether a condition depends on the time.
+func (d *dependency) waits() bool {
+	return slices.ContainsFunc(d.conditions, func(c condition) bool { return c.wait > 0 })
 }
 
 // known checks that all jobs of a dependency are there. The caller holds mu.

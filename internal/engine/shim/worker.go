@@ -50,6 +50,8 @@ type worker struct {
 	warned   map[uint64]bool
 	asked    time.Time // when a front did last
 	begun    *os.File  // numbers of jobs that have begun and are not to run twice
+	released situation // in which no blocked job could be released
+	due      time.Time // when the next one may be, although nothing has changed
 	steps    *steps
 	changes  *changes
 	again    []*job // that run again when they have ended
@@ -663,7 +665,9 @@ func (w *worker) tend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	running := w.running()
-	w.release(running)
+	if now := time.Now(); len(w.blocked) > 0 && (w.situation(running) != w.released || !now.Before(w.due)) {
+		w.release(running)
+	}
 	runs := func(id int) bool { _, ok := running[id]; return ok }
 	w.steps.check(func(id int) bool { return !runs(id) && w.over(id) })
 	w.runAgain(runs)
@@ -714,19 +718,46 @@ func (w *worker) running() map[int]spawn.Running {
 	return m
 }
 
+// situation is all on which it depends which blocked jobs may run, but for the time.
+type situation struct {
+	counts  [4]int
+	blocked int
+	running int // sum of hashes of the running tries
+}
+
+// recheck is the time after which blocked jobs are looked at although nothing has changed:
+// premix task may have released one.
+const recheck = 30 * time.Second
+
+// situation returns the present situation. The caller holds mu.
+func (w *worker) situation(running map[int]spawn.Running) situation {
+	s := situation{counts: w.q.Counts(), blocked: len(w.blocked)}
+	for _, r := range running {
+		s.running += int(r.ID * 0x9e3779b97f4a7c15)
+	}
+	return s
+}
+
 // release has blocked jobs run whose time has come. The caller holds mu.
 func (w *worker) release(running map[int]spawn.Running) {
 	if len(w.blocked) == 0 {
 		return
 	}
 	now := time.Now()
+	w.due = now.Add(recheck)
+	later := func(t time.Time) {
+		if t.After(now) && t.Before(w.due) {
+			w.due = t
+		}
+	}
+	defer func() { w.released = w.situation(running) }()
 	room := make(map[int]int) // how many more elements of an array may run
 	var free, doomed [][2]int
 	w.blocked = slices.DeleteFunc(w.blocked, func(j *job) bool {
 		if w.q.State(j.id) != queue.Waiting || !w.q.Held(j.id) {
 			return true
 		}
-		if j.userHeld || now.Before(j.Begin) {
+		if later(j.Begin); j.userHeld || now.Before(j.Begin) {
 			return false
 		}
 		if j.needs != nil {
@@ -739,6 +770,9 @@ func (w *worker) release(running map[int]spawn.Running) {
 				}
 				return false
 			case notYet:
+				if j.needs.waits() {
+					later(now.Add(time.Second))
+				}
 				return false
 			}
 		}

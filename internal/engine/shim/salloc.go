@@ -34,7 +34,7 @@ func salloc(dir string, args []string) response {
 }
 
 // ofStep are options of srun that are not of its allocation.
-var ofStep = []string{"label", "output", "error", "input", "kill-on-bad-exit", "wait", "exact", "overlap", "overcommit", "quiet", "multi-prog", "open-mode", "mpi", "jobid", "export", "exclusive", "chdir", "job-name"}
+var ofStep = []string{"label", "output", "error", "input", "kill-on-bad-exit", "wait", "exact", "overlap", "overcommit", "quiet", "open-mode", "mpi", "jobid", "export", "exclusive", "chdir", "job-name"}
 
 // batchArguments returns the arguments of sbatch for an allocation of srun or salloc.
 func batchArguments(program string, a *arguments) (args []string) {

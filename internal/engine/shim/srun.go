@@ -148,9 +148,6 @@ func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
 	if l.limit, err = parseTime(a.get("time", "0")); err != nil {
 		return nil, err
 	}
-	if a.has("multi-prog") {
-		return nil, refusal("srun", "multi-prog")
-	}
 	l.appends = strings.HasPrefix(a.get("open-mode", "t"), "a")
 	return l, nil
 }

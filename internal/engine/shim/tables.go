@@ -80,12 +80,12 @@ moot    a|all e|exact v|verbose r|responding M|clusters= cluster= S|sort= hide l
 	// Options that srun and salloc have for the allocation are options of sbatch; see allocated.
 	srunOptions = table(`
 used    n|ntasks= N|nodes= D|chdir= c|cpus-per-task= t|time= J|job-name= l|label o|output= e|error= i|input= K|kill-on-bad-exit=? W|wait= export=
-used    exclusive=? exact overlap O|overcommit Q|quiet multi-prog ntasks-per-node= open-mode= mpi= jobid= mem= mem-per-cpu= b|begin= d|dependency= H|hold comment= priority= nice=? 
+used    exclusive=? exact overlap O|overcommit Q|quiet ntasks-per-node= open-mode= mpi= jobid= mem= mem-per-cpu= b|begin= d|dependency= H|hold comment= priority= nice=? 
 site    A|account= M|clusters= C|constraint= L|licenses= p|partition= q|qos= reservation= w|nodelist= wckey= prefer= cluster-constraint= x|exclude=
 moot    cpu-bind= u|unbuffered v|verbose s|oversubscribe m|distribution= hint= mem-bind= acctg-freq= cpu-freq= delay-boot= k|no-kill mail-type= mail-user= power= profile= propagate=?
 moot    quit-on-interrupt reboot S|core-spec= slurmd-debug= spread-job switches= thread-spec= T|threads= time-min= use-min-nodes X|disable-status contiguous mincpus= tmp=
 moot    resv-ports=? threads-per-core= mcs-label= network= signal= E|preserve-env send-libs=? compress=? accel-bind= container-id= debugger-test
-refused I|immediate=? pty=? bb= bbf= bcast=? bcast-exclude= container= deadline= epilog= gres= gres-flags= het-group= prolog= r|relative= task-epilog= task-prolog= Z|no-allocate tres-per-task=
+refused I|immediate=? pty=? multi-prog bb= bbf= bcast=? bcast-exclude= container= deadline= epilog= gres= gres-flags= het-group= prolog= r|relative= task-epilog= task-prolog= Z|no-allocate tres-per-task=
 refused sockets-per-node= cores-per-socket= B|extra-node-info= ntasks-per-core= ntasks-per-socket= cpus-per-gpu= G|gpus= gpu-bind= gpu-freq= gpus-per-node= gpus-per-socket= gpus-per-task= mem-per-gpu= ntasks-per-gpu= uid= gid= export-file=
 `)
 	sallocOptions = table(`

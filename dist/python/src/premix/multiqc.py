@@ -32,7 +32,6 @@ class MultiqcModule(BaseMultiqcModule):  # type: ignore[misc]
         super().__init__(
             name="premix",
             anchor="premix",
-            href="https://pypi.org/project/premix/",
             info="Runs many tasks, and starts tools hot.",
         )
         places: Dict[str, Dict[str, Any]] = {}

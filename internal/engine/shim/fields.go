@@ -99,13 +99,19 @@ func orNull(s string) string {
 	return s
 }
 
-// jobField is a field of squeue: a letter of --format, a name of --Format, or both.
-type jobField struct {
+// field is a field of squeue or sinfo, of rows R: a letter of --format, a name of --Format,
+// or both.
+type field[R any] struct {
 	letter byte
 	name   string
 	title  string
-	value  func(r *row) string
+	value  func(r *R) string
 }
+
+type (
+	jobField  = field[row]
+	nodeField = field[nodeState]
+)
 
 // constant returns a function for a field that is the same for all jobs.
 func constant(v string) func(*row) string { return func(*row) string { return v } }
@@ -328,26 +334,25 @@ func parseLong[F any](format string, find func(name string) *F) ([]column[F], er
 }
 
 // lookup returns functions that find a field by letter and by name.
-func lookup(fields []jobField) (byLetter func(byte) *jobField, byName func(string) *jobField) {
-	other := map[string]string{"user": "username", "uid": "userid", "shared": "oversubscribe", "cpuspertask": "cpus-per-task", "packjobid": "hetjobid", "packjobidset": "hetjobidset", "packjoboffset": "hetjoboffset"}
-	byLetter = func(letter byte) *jobField {
+func lookup[R any](fields []field[R]) (byLetter func(byte) *field[R], byName func(string) *field[R]) {
+	other := map[string]string{"user": "username", "uid": "userid", "shared": "oversubscribe", "share": "oversubscribe", "cpuspertask": "cpus-per-task", "packjobid": "hetjobid", "packjobidset": "hetjobidset", "packjoboffset": "hetjoboffset"}
+	find := func(match func(f *field[R]) bool) *field[R] {
 		for i := range fields {
-			if fields[i].letter == letter {
+			if match(&fields[i]) {
 				return &fields[i]
 			}
 		}
 		return nil
 	}
-	byName = func(name string) *jobField {
-		if n, ok := other[name]; ok {
-			name = n
+	byLetter = func(letter byte) *field[R] {
+		return find(func(f *field[R]) bool { return f.letter == letter })
+	}
+	byName = func(name string) *field[R] {
+		f := find(func(f *field[R]) bool { return f.name == name })
+		if f == nil && other[name] != "" {
+			f = find(func(f *field[R]) bool { return f.name == other[name] })
 		}
-		for i := range fields {
-			if fields[i].name == name {
-				return &fields[i]
-			}
-		}
-		return nil
+		return f
 	}
 	return byLetter, byName
 }

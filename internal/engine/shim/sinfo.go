@@ -8,14 +8,6 @@ import (
 	"sync"
 )
 
-// nodeField is a field of sinfo: a letter of --format, a name of --Format, or both.
-type nodeField struct {
-	letter byte
-	name   string
-	title  string
-	value  func(n *nodeState) string
-}
-
 // nodeState is the load of the one node.
 type nodeState struct {
 	used, cores        int
@@ -110,39 +102,9 @@ func (w *worker) sinfo(args []string) (string, error) {
 			shown = shown && slices.Contains(names, nodeName())
 		}
 	}
-	fields := nodeFields()
-	var columns []column[nodeField]
-	find := func(match func(f *nodeField) bool) *nodeField {
-		i := slices.IndexFunc(fields, func(f nodeField) bool { return match(&f) })
-		if i < 0 {
-			return nil
-		}
-		return &fields[i]
-	}
-	if long, ok := a.value("Format"); ok {
-		columns, err = parseLong(long, func(name string) *nodeField { return find(func(f *nodeField) bool { return f.name == name }) })
-	} else {
-		columns, err = parseFormat(a.get("format", format), func(c byte) *nodeField { return find(func(f *nodeField) bool { return f.letter == c }) })
-	}
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	line := func(value func(*nodeField) string) {
-		for i := range columns {
-			v := ""
-			if columns[i].field != nil {
-				v = value(columns[i].field)
-			}
-			columns[i].write(&b, v)
-		}
-		b.WriteByte('\n')
-	}
-	if !a.has("noheader") {
-		line(func(f *nodeField) string { return f.title })
-	}
+	var rows []nodeState
 	if shown {
-		line(func(f *nodeField) string { return f.value(n) })
+		rows = []nodeState{*n}
 	}
-	return b.String(), nil
+	return show(a, nodeFields(), format, rows)
 }

@@ -217,9 +217,9 @@ func (w *worker) squeueStepList(a *arguments, f *filter) (string, error) {
 }
 
 // show writes rows as --format or --Format ask for, or in a format.
-func show(a *arguments, fields []jobField, format string, rows []row) (string, error) {
+func show[R any](a *arguments, fields []field[R], format string, rows []R) (string, error) {
 	byLetter, byName := lookup(fields)
-	var columns []column[jobField]
+	var columns []column[field[R]]
 	var err error
 	switch {
 	case a.has("Format"):
@@ -227,7 +227,7 @@ func show(a *arguments, fields []jobField, format string, rows []row) (string, e
 	case a.get("format", "") == "%all":
 		for i := range fields {
 			if fields[i].letter != 0 {
-				columns = append(columns, column[jobField]{field: &fields[i], text: "|"})
+				columns = append(columns, column[field[R]]{field: &fields[i], text: "|"})
 			}
 		}
 		columns[len(columns)-1].text = ""
@@ -238,7 +238,7 @@ func show(a *arguments, fields []jobField, format string, rows []row) (string, e
 		return "", err
 	}
 	var b strings.Builder
-	line := func(value func(*jobField) string) {
+	line := func(value func(*field[R]) string) {
 		for i := range columns {
 			v := ""
 			if columns[i].field != nil {
@@ -249,10 +249,10 @@ func show(a *arguments, fields []jobField, format string, rows []row) (string, e
 		b.WriteByte('\n')
 	}
 	if !a.has("noheader") {
-		line(func(f *jobField) string { return f.title })
+		line(func(f *field[R]) string { return f.title })
 	}
 	for i := range rows {
-		line(func(f *jobField) string { return f.value(&rows[i]) })
+		line(func(f *field[R]) string { return f.value(&rows[i]) })
 	}
 	return b.String(), nil
 }

@@ -93,7 +93,7 @@ func (q *Queue) Picker(share [][2]int) *Picker {
 func (p *Picker) Refresh() {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	entries := p.q.x.entries()
+	entries := p.q.entries()
 	for len(p.lanes) < len(p.q.groups) {
 		p.lanes = append(p.lanes, nil)
 		p.core = append(p.core, p.least())
@@ -199,7 +199,7 @@ func (l *lane) pop() {
 func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	entries := p.q.x.entries()
+	entries := p.q.entries()
 	var best *lane
 	number, group := 0, -1
 	for g := range p.lanes {
@@ -239,7 +239,7 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 func (p *Picker) Last() bool {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	entries := p.q.x.entries()
+	entries := p.q.entries()
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
 			if _, ok := p.clean(l, entries); ok {
@@ -350,7 +350,7 @@ func (q *Queue) Counts() (count [4]int) {
 func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	entries := q.x.entries()
+	entries := q.entries()
 	for _, r := range ranges {
 		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
 			count[entries[t-1].state()]++

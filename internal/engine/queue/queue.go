@@ -56,6 +56,7 @@ type Queue struct {
 	end     int64 // bytes of tasks.jsonl that were submitted
 	list    []*Order
 	ends    []int64 // where each of them ends in orders.jsonl
+	known   int     // tasks in the batches of list
 	groups  []*group
 	names   map[string]int // numbers of groups
 	journal *record.Writer
@@ -287,7 +288,7 @@ func (q *Queue) catchUp() error {
 	if err != nil {
 		return err
 	}
-	whole := q.x.fits(here()) && q.x.head().orders <= q.read && q.x.head().tasks <= int64(q.taskCount())
+	whole := q.x.fits(here()) && q.x.head().orders <= q.read && q.x.head().tasks <= int64(q.known)
 	for i, n := range numbers {
 		whole = whole && *q.x.applied(n) <= sizes[i]
 	}
@@ -311,23 +312,22 @@ func (q *Queue) catchUp() error {
 	return nil
 }
 
-// taskCount returns how many tasks were submitted, according to the orders read so far.
-func (q *Queue) taskCount() int {
-	for i := len(q.list) - 1; i >= 0; i-- {
-		if o := q.list[i]; o.Order == orderBatch {
-			return o.First + o.Tasks - 1
-		}
-	}
-	return 0
+// entries returns the entries of the tasks whose orders this queue has read. The index is
+// shared: another process may have added entries whose batch, groups and defaults are not in
+// q.list yet. The caller holds mu.
+func (q *Queue) entries() []entry {
+	entries := q.x.entries()
+	return entries[:min(len(entries), q.known)]
 }
 
 // forget begins the orders again. The plan of a run is its first order.
 func (q *Queue) forget() {
-	q.read, q.end, q.list, q.ends, q.groups, q.names = 0, 0, nil, nil, nil, make(map[string]int)
+	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names = 0, 0, nil, nil, 0, nil, make(map[string]int)
 	if h := q.run; h != nil {
 		g := Group{Name: h.Recipe}
 		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
 			Groups: []Group{g}, Dir: q.Dir, Cores: h.Threads, Memory: h.Memory}}, []int64{0}
+		q.known = h.Tasks
 		q.group(g, q.user)
 	}
 }
@@ -363,7 +363,7 @@ func (q *Queue) readOrders() error {
 		if o.Order != orderBatch {
 			return nil
 		}
-		q.end = o.Offset + o.Bytes
+		q.end, q.known = o.Offset+o.Bytes, o.First+o.Tasks-1
 		for _, g := range o.Groups {
 			q.group(g, o.User)
 		}
@@ -439,7 +439,7 @@ func (q *Queue) apply(i int) error {
 	if o.Order == orderBatch {
 		return q.applyBatch(i, o)
 	}
-	entries := q.x.entries()
+	entries := q.entries()
 	for _, w := range o.Which {
 		if w[0] < 1 || w[1] > len(entries) {
 			return q.damaged(ordersFile)
@@ -552,7 +552,7 @@ func (q *Queue) replay(n int) error {
 
 // applyRecord applies a record, and returns the state before and after.
 func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (before, after State) {
-	entries := q.x.entries()
+	entries := q.entries()
 	if r.Task < 1 || r.Task > len(entries) {
 		return Waiting, Waiting
 	}
@@ -606,12 +606,9 @@ func (q *Queue) recount() {
 	for _, g := range q.groups {
 		g.count, g.total = [4]int{}, 0
 	}
-	entries := q.x.entries()
+	entries := q.entries()
 	for i := range entries {
 		e := &entries[i]
-		if int(e.group) >= len(q.groups) {
-			continue
-		}
 		g := q.groups[e.group]
 		g.count[e.state()]++
 		g.total++
@@ -648,7 +645,7 @@ func (q *Queue) header(table string) record.Header { return engine.NewHeader(tab
 // entry returns a copy of the entry of a task; ok is false if the task does not exist. The
 // caller holds mu.
 func (q *Queue) entry(task int) (e entry, ok bool) {
-	entries := q.x.entries()
+	entries := q.entries()
 	if task < 1 || task > len(entries) {
 		return e, false
 	}
@@ -681,7 +678,7 @@ func (q *Queue) spec(e *entry) (*Spec, error) {
 }
 
 func (q *Queue) noTask(task int) error {
-	n := len(q.x.entries())
+	n := len(q.entries())
 	way := fmt.Sprintf("its tasks have the numbers 1 to %d", n)
 	if n == 0 {
 		way = "submit tasks with premix task submit"

@@ -130,6 +130,47 @@ func TestIndexOfEarlierBoot(t *testing.T) {
 	}
 }
 
+// The index is shared. A queue does not use the entries that another process has added to it
+// before it has read their batch, whose groups and defaults it does not know.
+func TestEntriesOfBatchNotRead(t *testing.T) {
+	dir := t.TempDir()
+	writer := open(t, dir)
+	submit(t, writer, BatchOptions{Options: Options{Group: "a"}}, Input{}, "one\n")
+	reader, err := Open(dir, "v1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	submit(t, writer, BatchOptions{Options: Options{Group: "b", Cores: 2}}, Input{}, "two\nthree\n")
+	if n := len(reader.x.entries()); n != 3 {
+		t.Fatalf("the shared index has %d entries: the test does not test", n)
+	}
+	p := reader.Picker(nil)
+	next := func() int {
+		task, err := p.Next(func(*Task) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if task == nil {
+			return 0
+		}
+		return task.Number
+	}
+	if got := []int{next(), next()}; !slices.Equal(got, []int{1, 0}) {
+		t.Errorf("picked %v before the batch was read, want task 1", got)
+	}
+	if got := reader.Left([][2]int{{1, 3}}); got != 1 {
+		t.Errorf("%d tasks left, want 1", got)
+	}
+	if err := reader.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	p.Refresh()
+	if got := []int{next(), next(), next()}; !slices.Equal(got, []int{2, 3, 0}) {
+		t.Errorf("picked %v after the batch was read, want tasks 2 and 3", got)
+	}
+}
+
 func states(t *testing.T, q *Queue) string {
 	t.Helper()
 	list, err := q.Tasks(&Selection{})

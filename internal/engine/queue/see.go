@@ -168,7 +168,7 @@ func (s *Selection) ParseTasks(text string) error {
 
 // each calls f for each entry that is picked. The caller holds mu.
 func (q *Queue) each(s *Selection, f func(task int, e *entry)) error {
-	entries := q.x.entries()
+	entries := q.entries()
 	group := -1
 	if s.Group != "" {
 		id, ok := q.names[s.Group]
@@ -443,7 +443,7 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
 		return "it waits for a premix that runs the tasks of this directory", q.command()
 	}
 	n := 0
-	entries := q.x.entries()
+	entries := q.entries()
 	for i := range entries {
 		o := &entries[i]
 		if o.group == e.group && o.state() == Waiting && (o.priority > e.priority || o.priority == e.priority && i < task-1) {
@@ -788,7 +788,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 		output = can
 	}
 	punched := q.punched()
-	entries := q.x.entries()
+	entries := q.entries()
 	for i := range entries {
 		e := entries[i]
 		if e.state() != Succeeded {

@@ -95,10 +95,10 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 		fresh    bool // it has not failed before
 	}
 	found := make(map[place][][2]int)
-	entries := q.x.entries()
+	entries := q.entries()
 	for i := range entries {
 		e := &entries[i]
-		if e.state() != Waiting || e.flags&flagHeld != 0 || int(e.group) >= len(ready) || !ready[e.group] || skip(i+1) {
+		if e.state() != Waiting || e.flags&flagHeld != 0 || !ready[e.group] || skip(i+1) {
 			continue
 		}
 		p := place{e.priority, e.fails == 0}
@@ -146,7 +146,7 @@ func (q *Queue) Left(ranges [][2]int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
-	entries := q.x.entries()
+	entries := q.entries()
 	for _, r := range ranges {
 		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
 			if e := &entries[t-1]; e.state() == Waiting && e.flags&flagHeld == 0 {

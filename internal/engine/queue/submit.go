@@ -175,7 +175,7 @@ func (q *Queue) reaches(more []Group, from, to string) bool {
 func (b *Batch) First() int {
 	b.q.mu.Lock()
 	defer b.q.mu.Unlock()
-	return b.q.taskCount() + 1 // no other process submits now
+	return b.q.known + 1 // no other process submits now
 }
 
 // Add adds a task. after are groups that its group comes after. What is wrong with
@@ -253,7 +253,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 		if err := q.catchUp(); err != nil {
 			return err
 		}
-		o.First = q.taskCount() + 1
+		o.First = q.known + 1
 		return q.order(o)
 	})
 	if err != nil {

@@ -262,6 +262,15 @@ def test_premix_that_does_not_stay(queue: premix.Queue) -> None:
             assert queue.submit(f"echo {n}").result(timeout=LIMIT).stdout == b"%d\n" % n
 
 
+def test_call_under_umask_zero(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with premix.Queue(tmp_path / "tasks") as queue:
+            assert queue.submit(os.getpid).result(LIMIT) > 0
+    finally:
+        os.umask(before)
+
+
 def test_left_without_close(tmp_path: Path) -> None:
     program = "import sys, premix; q = premix.Queue(sys.argv[1]); f = q.submit('echo 1 >a'); q.submit('cat a >b', after=[f])"
     subprocess.run([sys.executable, "-c", program, tmp_path / "tasks"], cwd=tmp_path, check=True, timeout=LIMIT)

@@ -407,7 +407,8 @@ class Queue:
             sys.modules.setdefault(_call.MAIN, sys.modules["__main__"])
         calls = os.path.join(self.directory, "calls")
         with contextlib.suppress(FileExistsError):
-            os.makedirs(self.directory, exist_ok=True)
+            # premix refuses a directory to which all users can write, as umask 0 would make it.
+            os.makedirs(self.directory, 0o755, exist_ok=True)
             os.mkdir(calls, 0o700)
         path = os.path.join(calls, f"{uuid.uuid4().hex}.call")
         setting = {"path": sys.path, "main": main and os.path.abspath(main)}

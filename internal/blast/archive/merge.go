@@ -24,6 +24,14 @@ type Merger struct {
 	inputs []*input
 	head   *Head
 	query  int // index in head.Queries of the next query
+	last   Lists
+}
+
+// Lists describes the lists of hits from which a query's hits were merged.
+type Lists struct {
+	Limit int  // length at which a list of BLAST+ ends (-max_target_seqs)
+	Hits  int  // hits in all lists
+	Full  bool // a list has reached its limit: its fragment may have more hits
 }
 
 // input is a source with its next hit.
@@ -97,6 +105,7 @@ func (m *Merger) Query() ([][]byte, error) {
 	}
 	id := m.head.Queries[m.query]
 	m.query++
+	m.last = Lists{Limit: m.head.Hitlist}
 	var hits []hit
 	sources := 0
 	// For equal hits, the later sources come first, because their OIDs are higher.
@@ -111,7 +120,9 @@ func (m *Merger) Query() ([][]byte, error) {
 		if len(hits) > n {
 			sources++
 		}
+		m.last.Full = m.last.Full || len(hits)-n >= m.head.Hitlist
 	}
+	m.last.Hits = len(hits)
 	// A single source is already in order.
 	if sources > 1 {
 		full := len(hits) > m.head.Hitlist
@@ -125,6 +136,9 @@ func (m *Merger) Query() ([][]byte, error) {
 	}
 	return all, nil
 }
+
+// Lists returns the lists from which the last call of Query has merged.
+func (m *Merger) Lists() Lists { return m.last }
 
 // Tail reads the tails of the archives and returns the first one.
 func (m *Merger) Tail() (*Tail, error) { return m.inputs[0].Tail() }

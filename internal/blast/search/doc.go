@@ -104,9 +104,15 @@
 // fragments before anything was printed, the whole database is searched, too, so that the
 // user sees BLAST+'s own message.
 //
-// One difference remains. BLAST+ keeps a list of preliminary hits that is little longer
-// than -max_target_seqs. If so many subjects compete that good ones drop out of it,
-// fragments, which have a list each, find hits that BLAST+ loses.
+// # Crowded queries
+//
+// BLAST+ keeps a list of preliminary hits that is little longer than -max_target_seqs. If so
+// many subjects compete that good ones drop out of it, fragments, which have a list each,
+// find hits that BLAST+ loses. The merged hits of such a query are replaced by those of a
+// search of the whole database for the same batches of queries, which runs on this machine
+// from the first crowded query on. A query is crowded if a fragment has as many hits as
+// -max_target_seqs allows, or if all fragments together may have more preliminary hits than
+// the list of BLAST+ holds.
 //
 // # Sources
 //

@@ -27,6 +27,7 @@ type scan struct {
 	plan    plan
 	batch   int  // letters of queries for which to search at once; 0: the default of BLAST+
 	single  bool // an archive for each query, not for each batch
+	cores   int  // threads of a search of the whole database
 
 	// given are the alignments already found for each query, under the names that the
 	// queries had then; nil: search for them.
@@ -36,6 +37,8 @@ type scan struct {
 	// For a search on other machines; see Request.
 	away   func(context.Context, Pieces) error
 	shared string
+
+	searchedAgain int // crowded queries, for which the whole database was searched
 
 	stderr []byte // the messages that BLAST+ would have printed, once they are known
 }
@@ -128,7 +131,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 				return err
 			}
 			defer done()
-			return s.merge(sources, start, c)
+			return s.merge(ctx, sources, start, c)
 		}
 		for i, part := range s.plan.parts {
 			var paths []string
@@ -145,7 +148,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			}
 			sources = append(sources, archive.Source{Archives: out, First: part.fragments[0].First})
 		}
-		return s.merge(sources, start, c)
+		return s.merge(ctx, sources, start, c)
 	}
 	err := merged()
 	if err != nil {
@@ -182,10 +185,12 @@ func (s *scan) search() []string {
 
 // merge passes the merged archives of all parts to c. It starts further programs that are
 // needed.
-func (s *scan) merge(sources []archive.Source, start func(dir string, batch, threads int) (io.Reader, error), c consumer) error {
+func (s *scan) merge(ctx context.Context, sources []archive.Source, start func(dir string, batch, threads int) (io.Reader, error), c consumer) error {
 	m := archive.NewMerger(sources)
+	crowds := &crowds{s: s, ctx: ctx}
+	defer func() { crowds.close(); s.searchedAgain = crowds.count }()
 	if !s.single || s.queries.count == 1 {
-		return batches(m, c)
+		return batches(m, crowds, c)
 	}
 	dir, err := s.alias("probe", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
 	if err != nil {
@@ -195,11 +200,11 @@ func (s *scan) merge(sources []archive.Source, start func(dir string, batch, thr
 	if err != nil {
 		return err
 	}
-	return singles(m, archive.NewReader(out), c)
+	return singles(m, crowds, archive.NewReader(out), c)
 }
 
 // batches passes on one archive for each batch.
-func batches(m *archive.Merger, c consumer) error {
+func batches(m *archive.Merger, crowds *crowds, c consumer) error {
 	for {
 		h, err := m.Next()
 		if errors.Is(err, io.EOF) {
@@ -209,8 +214,12 @@ func batches(m *archive.Merger, c consumer) error {
 			return err
 		}
 		c.Begin(h)
+		crowds.next()
 		for range h.Queries {
 			found, err := m.Query()
+			if err == nil {
+				found, err = crowds.query(h, found, m.Lists())
+			}
 			if err != nil {
 				return err
 			}
@@ -232,21 +241,27 @@ func batches(m *archive.Merger, c consumer) error {
 // singles passes on one archive for each query. An archive has the statistics of its first
 // query only, so heads and tails come from a probe with one query a batch and the
 // statistics of the whole database.
-func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
+func singles(m *archive.Merger, crowds *crowds, probe *archive.Reader, c consumer) error {
 	for {
-		if _, err := m.Next(); errors.Is(err, io.EOF) {
+		batch, err := m.Next()
+		if errors.Is(err, io.EOF) {
 			_, err := probe.Next()
 			if !errors.Is(err, io.EOF) {
 				return errors.New("more queries were probed than searched for")
 			}
 			return nil
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
+		crowds.next()
 		for {
 			found, err := m.Query()
 			if errors.Is(err, io.EOF) {
 				break
+			}
+			if err == nil {
+				found, err = crowds.query(batch, found, m.Lists())
 			}
 			if err != nil {
 				return err

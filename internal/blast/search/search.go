@@ -256,6 +256,9 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	if e := out.release(); err == nil {
 		err = e
 	}
+	if s.searchedAgain > 0 && r.Explain != nil {
+		r.Explain(fmt.Sprintf("%d queries have more hits than a list of BLAST+ holds: they were searched for in the whole database", s.searchedAgain))
+	}
 	var exit *ExitError
 	if errors.As(err, &exit) {
 		s.stderr = exit.Said
@@ -285,7 +288,7 @@ func (r *Request) after(ctx context.Context, dir string, err error) error {
 
 // scan returns the scan for a request.
 func (r *Request) scan(dir string, q *queries) *scan {
-	s := &scan{tool: tool(r.Program), db: r.Database, opt: r.Options, apart: r.Apart, queries: q, dir: dir}
+	s := &scan{tool: tool(r.Program), db: r.Database, opt: r.Options, apart: r.Apart, queries: q, dir: dir, cores: min(r.cores(), runtime.NumCPU())}
 	processes := r.Processes
 	if processes == 0 {
 		processes = r.cores()

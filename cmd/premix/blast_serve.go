@@ -29,6 +29,7 @@ func (a *app) blastServe() *cobra.Command {
 		scans          = countFlag(2)
 		threads        countFlag
 		limits         = service.DefaultLimits()
+		room, share    = memoryFlag(limits.Bytes), memoryFlag(limits.UserBytes)
 	)
 	cmd := &cobra.Command{
 		Use:   "serve --listen HOST:PORT",
@@ -54,6 +55,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 			if dir == "" {
 				dir = filepath.Join(filepath.Dir(home), "blast-service")
 			}
+			limits.Bytes, limits.UserBytes = int64(room), int64(share)
 			o := service.Options{
 				Dir: dir, Home: home, Version: version, Searcher: &service.Programs{Threads: int(threads)}, Delay: time.Duration(delay), Keep: time.Duration(keep),
 				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
@@ -120,5 +122,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	f.IntVar(&limits.Waiting, "max-waiting", limits.Waiting, "most searches that wait")
 	f.IntVar(&limits.UserWaiting, "max-user-waiting", limits.UserWaiting, "most searches of one user that wait")
 	f.IntVar(&limits.Kept, "max-kept", limits.Kept, "most searches whose results are kept: the oldest are removed first")
+	f.Var(&room, "max-bytes", "most bytes of results on disk: the oldest are removed first, results that were read before others (default 10 GiB)")
+	f.Var(&share, "max-user-bytes", "the same of one user, and of one result (default 2 GiB)")
 	return cmd
 }

@@ -48,9 +48,13 @@
 // # Limits
 //
 // These are limited: bodies, letters and queries of a job, waiting jobs and letters, in
-// total and of each user, concurrent scans, stored results. A request that exceeds a
+// total and of each user, concurrent scans, stored results and their bytes. A request that exceeds a
 // temporary limit is refused with 429 and the time after which to try again; a request that
 // is too large, with 413.
+//
+// If a scan's file cannot be written, old results make room for it. If that does not help, its
+// jobs go back into the queue, and scans pause for a second, then for longer, up to
+// half a minute. In the meantime /healthz reports it, and jobs are refused with 503.
 //
 // Lock order: Service.mu, then nothing; the journal is written, and scans run, without it.
 // Service.journalMu is held shared while an event is written and applied under mu, and

@@ -30,7 +30,7 @@ const longest = 30 * time.Second
 //	/api/v1/...        the REST interface
 //	/Blast.cgi         NCBI's BLAST URL API
 //	/metrics           for Prometheus
-//	/healthz           whether the service is alive
+//	/healthz           200 while the service can answer searches, else 503
 func (s *Service) Handler() http.Handler {
 	web, err := fs.Sub(content, "web")
 	if err != nil {
@@ -63,7 +63,13 @@ func (s *Service) Handler() http.Handler {
 		metrics.ServeHTTP(w, r)
 		return nil
 	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if s.health() != nil {
+			http.Error(w, "results cannot be written to disk", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		http.ServeFileFS(w, r, content, "openapi.json")
@@ -371,6 +377,11 @@ func (s *Service) fetch(r *http.Request, user, id, form, seconds string) ([]byte
 		b, err := s.read(place)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, f, refused(404, "unknown", "the search %q has expired", id)
+		}
+		if err == nil {
+			s.mu.Lock()
+			j.read = true
+			s.mu.Unlock()
 		}
 		if b == nil && err == nil {
 			b = []byte{}

@@ -29,6 +29,7 @@ type job struct {
 	stored  place  // place of the queries, after that
 	results map[string]*result
 	ended   time.Time // of its first result; zero: it has none yet
+	read    bool      // a client has read a result
 }
 
 // state is the state of a result. The state of a job is that of its first result.

@@ -84,6 +84,7 @@ func (s *Service) restore() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	s.sizes()
 	for _, j := range s.jobs {
 		if s.expired(j, now) {
 			s.forget(j)
@@ -169,7 +170,7 @@ func (s *Service) forget(j *job) {
 		if users[j] {
 			if delete(users, j); len(users) == 0 {
 				delete(s.files, file)
-				s.remove("results", file)
+				s.drop(file)
 			}
 		}
 	}

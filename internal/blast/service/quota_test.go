@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +60,129 @@ func TestQuotas(t *testing.T) {
 			w.result(w.submit(body, c.who...), "", c.who...)
 		})
 	}
+}
+
+// Of results with too many bytes the oldest go that were read, of all users and of each one. A
+// result that is too large fails by name. What has gone stays away after a new start.
+func TestBytes(t *testing.T) {
+	ann, bob := []string{"Authorization", "Bearer 0123456789abcdef"}, []string{"Authorization", "Bearer fedcba9876543210"}
+	for name, c := range map[string]struct {
+		bytes, user int64
+		gone        string // of the searches a to d, of which c and d are of bob, and a is not read
+	}{
+		"of all":      {3500, 3500, "b"},
+		"of one user": {1 << 20, 1500, "ac"},
+		"of none":     {1 << 20, 1 << 20, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, &plain{}, func(o *service.Options) {
+				o.Limits.Bytes, o.Limits.UserBytes = c.bytes, c.user
+				o.Tokens = tokens(t, "ann 0123456789abcdef\nbob fedcba9876543210\n")
+			})
+			ids := map[string]string{}
+			who := map[string][]string{"a": ann, "b": ann, "c": bob, "d": bob}
+			for i, x := range []string{"a", "b", "c", "d"} {
+				// About 1,000 bytes of queries, and a row of results.
+				text := fmt.Sprintf(">q%d %s\n%s\n", i, strings.Repeat("x", 300), w.genes[i])
+				ids[x] = w.submit(map[string]any{"program": "blastn", "database": "dna", "query": text, "format": "tabular"}, who[x]...)
+				w.ready(ids[x], who[x]...)
+				if x != "a" {
+					w.result(ids[x], "", who[x]...)
+				}
+			}
+			check := func(when string) {
+				t.Helper()
+				for x, id := range ids {
+					want := 200
+					if strings.Contains(c.gone, x) {
+						want = 404
+					}
+					if status, text, _ := w.ask("GET", "/api/v1/searches/"+id+"/result", nil, who[x]...); status != want {
+						t.Errorf("%s: search %s: status %d, want %d: %s", when, x, status, want, text)
+					}
+				}
+			}
+			check("before the new start")
+			w.stop()
+			w.start()
+			check("after it")
+		})
+	}
+	t.Run("of one result", func(t *testing.T) {
+		w := newWorld(t, &plain{}, func(o *service.Options) { o.Limits.UserBytes = 500 })
+		id := w.submit(map[string]any{"program": "blastn", "database": "dna", "query": w.genes[0], "format": "tabular"})
+		if state := w.ready(id); state != "failed" {
+			t.Errorf("a result that is too large is %s", state)
+		}
+		if status, text, _ := w.ask("GET", "/api/v1/searches/"+id+"/result", nil); status != 422 || !strings.Contains(text, "the results of a user may have 500 B") {
+			t.Errorf("%d %s", status, text)
+		}
+	})
+}
+
+// ready waits until a search has ended, and returns its state. It does not read the result.
+func (w *world) ready(id string, header ...string) string {
+	w.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		status, text, _ := w.ask("GET", "/api/v1/searches/"+id, nil, header...)
+		var s search
+		if err := json.Unmarshal([]byte(text), &s); err != nil || status != 200 {
+			w.t.Fatalf("%d %s", status, text)
+		}
+		if s.State == "ready" || s.State == "failed" {
+			return s.State
+		}
+	}
+	w.t.Fatal("the search has not ended")
+	return ""
+}
+
+// While results cannot be written, accepted searches wait, the service says so, and no others
+// are accepted. When there is room again, they are answered.
+func TestFullDisk(t *testing.T) {
+	p := &plain{held: make(chan struct{})}
+	w := newWorld(t, p, nil)
+	body := func(i int) map[string]any {
+		return map[string]any{"program": "blastn", "database": "dna", "query": w.genes[i], "format": "tabular"}
+	}
+	id := w.submit(body(0))
+	for deadline := time.Now().Add(patience); p.scans.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no scan has begun")
+		}
+	}
+	results := filepath.Join(w.options.Dir, "results")
+	if err := os.Rename(results, results+".away"); err != nil {
+		t.Fatal(err)
+	}
+	close(p.held)
+	comes := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			status, text, _ := w.ask("GET", "/healthz", nil)
+			if status == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("healthz: %d %s, want %d", status, text, want)
+			}
+		}
+	}
+	comes(503)
+	if status, text, header := w.ask("POST", "/api/v1/searches", body(1)); status != 503 || header.Get("Retry-After") == "" {
+		t.Errorf("a search while the disk is full: %d %s", status, text)
+	}
+	if status, text, _ := w.ask("GET", "/api/v1/searches/"+id, nil); status != 200 || strings.Contains(text, `"failed"`) {
+		t.Errorf("the accepted search: %d %s", status, text)
+	}
+	if err := os.Rename(results+".away", results); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.result(id, ""), w.want("blastn", "dna", ">query\n"+w.genes[0]+"\n", "-outfmt", "6"); got != want || got == "" {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	comes(200)
+	w.result(w.submit(body(1)), "")
 }
 
 // Of results that are too many the oldest go.

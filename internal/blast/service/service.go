@@ -32,11 +32,13 @@ type Limits struct {
 	UserBacklog int64 // the same of one user
 	Scan        int64 // letters up to which a scan is filled
 	Kept        int   // stored jobs; the oldest results are dropped first
+	Bytes       int64 // of the files of results; the oldest are dropped first
+	UserBytes   int64 // the same of one user, and of one result
 }
 
 // DefaultLimits returns limits for a machine of moderate size.
 func DefaultLimits() Limits {
-	return Limits{Body: 16 << 20, Queries: 10_000, Letters: 10_000_000, Waiting: 10_000, UserWaiting: 1000, Backlog: 100_000_000, UserBacklog: 20_000_000, Scan: 1_000_000, Kept: 100_000}
+	return Limits{Body: 16 << 20, Queries: 10_000, Letters: 10_000_000, Waiting: 10_000, UserWaiting: 1000, Backlog: 100_000_000, UserBacklog: 20_000_000, Scan: 1_000_000, Kept: 100_000, Bytes: 10 << 30, UserBytes: 2 << 30}
 }
 
 // Options configure a service.
@@ -82,14 +84,17 @@ type Service struct {
 	lines     atomic.Int64 // of the journal
 	alive     int64        // the same for stored jobs, at its last rewrite; guarded by journalMu
 
-	mu    sync.Mutex
-	jobs  map[string]*job
-	files map[string]map[*job]bool // jobs that refer to each file of results
-	queue *queue
-	scan  int64 // number of the last one
-	slots []slot
-	last  lasted
-	ended bool
+	mu      sync.Mutex
+	jobs    map[string]*job
+	files   map[string]map[*job]bool // jobs that refer to each file of results
+	size    map[string]int64         // bytes of these files
+	stored  int64                    // of all
+	trouble trouble                  // of the disk
+	queue   *queue
+	scan    int64 // number of the last one
+	slots   []slot
+	last    lasted
+	ended   bool
 
 	wake chan struct{}
 	work sync.WaitGroup
@@ -97,7 +102,7 @@ type Service struct {
 
 // New opens the directory of a service. Call Run after it.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
+	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, size: map[string]int64{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
 	s.metrics = newMetrics(s)
 	if err := s.restore(); err != nil {
 		if s.lock != nil {
@@ -209,6 +214,8 @@ func (s *Service) refuse(user string, letters int64) error {
 	switch {
 	case s.ended:
 		return &Refusal{Status: 503, Reason: "ending", Message: "the service is ending", After: 5}
+	case s.trouble.err != nil:
+		return &Refusal{Status: 503, Reason: "disk", Message: "results cannot be written to disk now", After: int(mostPause / time.Second)}
 	case len(mine.items) >= l.UserWaiting:
 		return &Refusal{Status: 429, Reason: "user", Message: fmt.Sprintf("%d of your searches wait already", len(mine.items)), After: after}
 	case len(mine.items) > 0 && mine.letters+letters > l.UserBacklog:
@@ -350,6 +357,9 @@ func (s *Service) longer(key string) time.Duration {
 func (s *Service) dispatch(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if left := time.Until(s.trouble.until); left > 0 {
+		return left
+	}
 	var wait time.Duration
 	for at, taken := range s.slots {
 		if taken.busy {
@@ -416,11 +426,7 @@ func (s *Service) run(ctx context.Context, number int64, items []*item) {
 	s.metrics.scans.Observe(time.Since(began).Seconds())
 	s.metrics.grouped.Observe(float64(len(items)))
 	if err := s.store(number, items, texts, outs, errs); err != nil {
-		s.o.Log.Error("results could not be written", "error", err)
-		for i := range items {
-			errs[i] = errors.New("the result could not be written to disk")
-		}
-		s.conclude(items, nil, nil, errs)
+		s.again(items, err)
 	}
 }
 
@@ -509,12 +515,32 @@ func (s *Service) store(number int64, items []*item, texts [][]byte, outs []*byt
 	for i := range items {
 		stored[i] = put(texts[i])
 		if errs[i] == nil {
+			errs[i] = s.tooLarge(int64(len(texts[i]) + outs[i].Len()))
+		}
+		if errs[i] == nil {
 			places[i] = put(outs[i].Bytes())
 		}
 	}
-	if err := beneath.Replace(s.path("results", file), 0o600, beneath.Durable, all.Bytes()); err != nil {
-		return err
+	n := int64(all.Len())
+	s.mu.Lock()
+	s.makeRoom(n)
+	s.mu.Unlock()
+	for {
+		err := beneath.Replace(s.path("results", file), 0o600, beneath.Durable, all.Bytes())
+		if err == nil {
+			break
+		}
+		s.mu.Lock()
+		freed := s.free(n)
+		s.mu.Unlock()
+		if !freed {
+			return err
+		}
 	}
+	s.mu.Lock()
+	s.size[file], s.trouble = n, trouble{}
+	s.stored += n
+	s.mu.Unlock()
 	s.conclude(items, stored, places, errs)
 	return nil
 }
@@ -526,10 +552,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 	now := time.Now().UTC()
 	var lines []byte
 	for i, it := range items {
-		e := event{What: "ready", ID: it.job.ID, Format: it.format, Time: now}
-		if stored != nil {
-			e.Stored = &stored[i]
-		}
+		e := event{What: "ready", ID: it.job.ID, Format: it.format, Time: now, Stored: &stored[i]}
 		if errs[i] != nil {
 			e.What, e.Error = "failed", withoutDirectories(errs[i].Error())
 		} else {
@@ -556,27 +579,26 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 			s.metrics.failed.Inc()
 		}
 		if s.jobs[j.ID] == j { // it was not deleted in between
-			if places != nil && errs[i] == nil {
+			if errs[i] == nil {
 				r.place = places[i]
 				s.uses(r.place.File, j)
 			}
-			if stored != nil && j.stored.File == "" {
+			if j.stored.File == "" {
 				j.stored = stored[i]
 				s.uses(j.stored.File, j)
 			}
 			if j.ended.IsZero() {
 				j.ended = now
 			}
-			if stored != nil {
-				j.text = nil
-				s.remove("queries", j.ID)
-			}
+			j.text = nil
+			s.remove("queries", j.ID)
 		}
 		close(r.done)
 	}
-	if stored != nil && s.files[stored[0].File] == nil {
-		s.remove("results", stored[0].File) // all jobs were deleted
+	if s.files[stored[0].File] == nil {
+		s.drop(stored[0].File) // all jobs were deleted
 	}
+	s.shrinkUsers()
 }
 
 // tidy removes expired jobs and those above the limit, and rewrites the journal when most
@@ -584,6 +606,9 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 func (s *Service) tidy() {
 	now := time.Now()
 	s.mu.Lock()
+	if s.queue.jobs == 0 && !slices.ContainsFunc(s.slots, func(l slot) bool { return l.busy }) {
+		s.trouble = trouble{} // no result waits for the disk: the next search tries it
+	}
 	var over []*job
 	for _, j := range s.jobs {
 		if s.expired(j, now) {
@@ -591,13 +616,7 @@ func (s *Service) tidy() {
 		}
 	}
 	if many := len(s.jobs) - len(over) - s.o.Limits.Kept; many > 0 {
-		var ended []*job
-		for _, j := range s.jobs {
-			if !j.ended.IsZero() && !s.expired(j, now) {
-				ended = append(ended, j)
-			}
-		}
-		slices.SortFunc(ended, func(a, b *job) int { return a.ended.Compare(b.ended) })
+		ended := slices.DeleteFunc(s.oldest(), func(j *job) bool { return s.expired(j, now) })
 		over = append(over, ended[:min(many, len(ended))]...)
 	}
 	for _, j := range over {

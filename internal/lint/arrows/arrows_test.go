@@ -306,7 +306,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/search", "record"},
+		imports: []string{"kit/access", "kit/beneath", "kit/units", "blast/database", "blast/fasta", "blast/search", "record"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {

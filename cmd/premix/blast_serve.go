@@ -24,6 +24,7 @@ func (a *app) blastServe() *cobra.Command {
 	var (
 		reach          accessFlags
 		dir, cert, key string
+		trusted        []string
 		delay, keep    = durationFlag(100 * time.Millisecond), durationFlag(24 * time.Hour)
 		timeout        = durationFlag(time.Hour)
 		scans          = countFlag(2)
@@ -52,13 +53,17 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 			if (cert == "") != (key == "") {
 				return &usageError{errors.New("--tls-cert and --tls-key belong together"), "give both"}
 			}
+			proxies, err := access.ParseProxies(trusted)
+			if err != nil {
+				return &usageError{fmt.Errorf("--trusted-proxy: %w", err), "give the address from which the proxy connects"}
+			}
 			if dir == "" {
 				dir = filepath.Join(filepath.Dir(home), "blast-service")
 			}
 			limits.Bytes, limits.UserBytes = int64(room), int64(share)
 			o := service.Options{
 				Dir: dir, Home: home, Version: version, Searcher: &service.Programs{Threads: int(threads)}, Delay: time.Duration(delay), Keep: time.Duration(keep),
-				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Proxies: proxies, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}
 			if o.Tokens, err = reach.read(); err != nil {
 				return err
@@ -109,6 +114,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	if err := f.MarkHidden("tokens"); err != nil {
 		panic(err) // the flag of the line above exists
 	}
+	f.StringArrayVar(&trusted, "trusted-proxy", nil, "address or network of a proxy whose X-Forwarded-For names the client, or unix; may be repeated")
 	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")
 	f.StringVar(&key, "tls-key", "", "file of its key")

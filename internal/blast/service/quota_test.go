@@ -62,6 +62,34 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// Behind a trusted proxy each client is a user.
+func TestUsersBehindProxy(t *testing.T) {
+	p := &plain{held: make(chan struct{})}
+	w := newWorld(t, p, func(o *service.Options) {
+		o.Limits.UserWaiting, o.Scans = 1, 1
+		var err error
+		if o.Proxies, err = access.ParseProxies([]string{"127.0.0.0/8", "::1"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	body := map[string]any{"program": "blastn", "database": "dna", "query": w.genes[0], "format": "tabular"}
+	first := w.submit(body, "X-Forwarded-For", "192.0.2.1")
+	for deadline := time.Now().Add(patience); p.scans.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no scan has begun")
+		}
+	}
+	ids := []string{first, w.submit(body, "X-Forwarded-For", "192.0.2.1")}
+	if status, text, _ := w.ask("POST", "/api/v1/searches", body, "X-Forwarded-For", "192.0.2.1"); status != 429 {
+		t.Errorf("a third search of one client: %d %s", status, text)
+	}
+	ids = append(ids, w.submit(body, "X-Forwarded-For", "192.0.2.2"))
+	close(p.held)
+	for _, id := range ids {
+		w.result(id, "")
+	}
+}
+
 // Of results with too many bytes the oldest go that were read, of all users and of each one. A
 // result that is too large fails by name. What has gone stays away after a new start.
 func TestBytes(t *testing.T) {

@@ -53,6 +53,7 @@ type Options struct {
 	Timeout  time.Duration // of a scan
 	Limits   Limits
 	Tokens   *access.Tokens // nil: requests need none, and users are addresses
+	Proxies  access.Proxies // whose clients' addresses are taken from their requests
 	Log      *slog.Logger
 }
 

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"net"
 	"net/http"
 )
 
@@ -9,11 +8,7 @@ import (
 // has no tokens.
 func (s *Service) user(r *http.Request) (string, error) {
 	if s.o.Tokens == nil {
-		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		if err != nil {
-			return r.RemoteAddr, nil
-		}
-		return host, nil
+		return s.o.Proxies.Client(r), nil
 	}
 	if user, ok := s.o.Tokens.User(r); ok {
 		return user, nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"premix/internal/kit/outputs"
 )
@@ -51,10 +50,4 @@ func outputHint(err error) string {
 		return taken.Hint()
 	}
 	return "give a file that you may write"
-}
-
-// isOutput reports whether a flag names a file that is checked before it is replaced.
-func isOutput(f *pflag.Flag) bool {
-	_, ok := f.Value.(outputValue)
-	return ok
 }

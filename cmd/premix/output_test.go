@@ -121,3 +121,9 @@ func TestHintKeepsTheFile(t *testing.T) {
 		t.Errorf("exit %d: %s", code, errs.String())
 	}
 }
+
+// isOutput reports whether a flag names a file that is checked before it is replaced.
+func isOutput(f *pflag.Flag) bool {
+	_, ok := f.Value.(outputValue)
+	return ok
+}

@@ -37,15 +37,3 @@ func (e *failedCopies) Error() string {
 // ExitCode implements exit.Coded.
 func (*failedCopies) ExitCode() exit.Code { return exit.Failed }
 func (e *failedCopies) Hint() string      { return "the cause of each is in its row of transfers-*.jsonl" }
-
-// rate prints a number of bytes per second in the unit that is usual for links.
-func rate(v float64) string {
-	v *= 8
-	switch {
-	case v >= 1e9:
-		return fmt.Sprintf("%.3g Gbit/s", v/1e9)
-	case v >= 1e6:
-		return fmt.Sprintf("%.3g Mbit/s", v/1e6)
-	}
-	return fmt.Sprintf("%.3g kbit/s", v/1e3)
-}

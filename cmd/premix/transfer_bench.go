@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/kit/units"
 	"premix/internal/transfer"
 	"premix/internal/transfer/link"
 	"premix/internal/transfer/testbed"
@@ -189,5 +190,5 @@ func (a *app) copyRow(c *transfer.Copy, p testbed.Progress) {
 	if !c.OK {
 		note = "  " + c.Cause + ": " + c.Error
 	}
-	fmt.Fprintf(a.stdout, "%*d/%d  %-16s %s %8s %9.3f s  %12s%s\n", len(fmt.Sprint(p.All)), p.Done, p.All, c.Protocol, c.Direction, c.Data(), c.Seconds, rate(c.Speed), note)
+	fmt.Fprintf(a.stdout, "%*d/%d  %-16s %s %8s %9.3f s  %12s%s\n", len(fmt.Sprint(p.All)), p.Done, p.All, c.Protocol, c.Direction, c.Data(), c.Seconds, units.Rate(c.Speed), note)
 }

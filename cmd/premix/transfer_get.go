@@ -170,7 +170,7 @@ flags, and only by premix's own protocol.`,
 			if a.json {
 				err = a.printJSON(d)
 			} else {
-				_, err = fmt.Fprintf(a.stdout, "%s in %.2f s by %s (%s with verification)\n", transfer.DataName(d.Size, d.Files), d.Seconds, d.Protocol, rate(float64(d.Size)/d.Seconds))
+				_, err = fmt.Fprintf(a.stdout, "%s in %.2f s by %s (%s with verification)\n", transfer.DataName(d.Size, d.Files), d.Seconds, d.Protocol, units.Rate(float64(d.Size)/d.Seconds))
 			}
 			return errors.Join(err, a.lost(d.Lost, d.More))
 		},

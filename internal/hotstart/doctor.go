@@ -15,6 +15,7 @@ import (
 	"premix/internal/hotstart/tracer"
 	"premix/internal/image"
 	"premix/internal/image/bundle"
+	"premix/internal/kit/units"
 )
 
 // Check is one thing that this machine can or cannot do.
@@ -147,5 +148,5 @@ func storeRoom(store string) (string, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, %d GB free", store, int64(fs.Bavail)*fs.Bsize/1e9), nil
+	return fmt.Sprintf("%s, %s free", store, units.Size(int64(fs.Bavail)*fs.Bsize)), nil
 }

@@ -73,7 +73,7 @@ func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	case err != nil:
 		return nil, &Problem{File: path, Message: cause(err), Hint: fmt.Sprintf("give %s: a plain file", what)}
 	case int64(len(text)) > limit:
-		return nil, &Problem{File: path, Message: fmt.Sprintf("is larger than %d MiB", limit>>20), Hint: fmt.Sprintf("is this %s?", what)}
+		return nil, &Problem{File: path, Message: fmt.Sprintf("is larger than %s", units.Size(limit)), Hint: fmt.Sprintf("is this %s?", what)}
 	}
 	return text, nil
 }

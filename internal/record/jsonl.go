@@ -194,16 +194,6 @@ func Read[T any](path string, f func(*T) error) (h Header, torn int, err error) 
 // errHeader ends the reading of a table whose header is torn.
 var errHeader = errors.New("torn header")
 
-// ReadAll returns all records of the table at path.
-func ReadAll[T any](path string) (Header, []T, error) {
-	var all []T
-	h, _, err := Read(path, func(v *T) error {
-		all = append(all, *v)
-		return nil
-	})
-	return h, all, err
-}
-
 // Lines calls f for each line of r, without its newline, and returns how many
 // were torn: longer than MaxLine, or reported as torn by f. The line is valid
 // until f returns. An error of f ends the reading and is returned.

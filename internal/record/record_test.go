@@ -56,7 +56,7 @@ func TestCommitsComeBack(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	h, all, err := record.ReadAll[record.Task](path)
+	h, all, err := readAll[record.Task](path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestEveryCut(t *testing.T) {
 		if err := os.WriteFile(cut, text[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, all, err := record.ReadAll[record.Task](cut)
+		_, all, err := readAll[record.Task](cut)
 		if err != nil {
 			t.Fatalf("cut at %d: %v", n, err)
 		}
@@ -186,7 +186,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\"table\":\"task\",\"format\":99}\n{\"task\":1}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := record.ReadAll[record.Task](path)
+	_, _, err := readAll[record.Task](path)
 	var format *record.FormatError
 	if !errors.As(err, &format) || format.Format != 99 || format.Hint() == "" {
 		t.Errorf("error %v", err)
@@ -261,4 +261,14 @@ func TestParquetAppearsWholeOrNotAtAll(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%d files are left, error %v", len(entries), err)
 	}
+}
+
+// readAll returns all records of the table at path.
+func readAll[T any](path string) (record.Header, []T, error) {
+	var all []T
+	h, _, err := record.Read(path, func(v *T) error {
+		all = append(all, *v)
+		return nil
+	})
+	return h, all, err
 }

@@ -90,7 +90,7 @@ type pause struct {
 // An empty path is report.html in the run directory.
 func (r *Report) WriteHTML(path string) (string, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"seconds": Seconds, "bytes": units.Size, "join": strings.Join,
+		"seconds": units.Seconds, "bytes": units.Size, "join": strings.Join,
 		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
 	}).Parse(pageHTML)
 	if err != nil {

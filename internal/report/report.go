@@ -251,7 +251,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	if run.Tries > 0 {
-		fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", Seconds(run.Active), Seconds(run.CPU), units.Size(run.MaxRSS))
+		fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", units.Seconds(run.Active), units.Seconds(run.CPU), units.Size(run.MaxRSS))
 		if run.Tries > len(r.Tasks) {
 			fmt.Fprintf(&b, ", %d tries", run.Tries)
 		}
@@ -262,8 +262,8 @@ func (r *Report) WriteText(w io.Writer) error {
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(t, "start\ttasks\tlatency\tp95\ttime\tp95\tCPU\t")
 		for _, s := range run.Starts {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", s.Kind, s.Tasks, Seconds(s.Latency), Seconds(s.LatencyP95),
-				Seconds(s.Seconds), Seconds(s.SecondsP95), Seconds(s.CPU))
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", s.Kind, s.Tasks, units.Seconds(s.Latency), units.Seconds(s.LatencyP95),
+				units.Seconds(s.Seconds), units.Seconds(s.SecondsP95), units.Seconds(s.CPU))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -276,7 +276,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 	}
 	if run.Saved != nil {
-		fmt.Fprintf(&b, "saved: %s, against all tasks started cold (estimate)\n", Seconds(*run.Saved))
+		fmt.Fprintf(&b, "saved: %s, against all tasks started cold (estimate)\n", units.Seconds(*run.Saved))
 	}
 	told := 0
 	for i := range r.Tasks {
@@ -298,23 +298,4 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// Seconds returns a time with the unit that reads best.
-func Seconds(s float64) string {
-	switch {
-	case s < 0:
-		return "-" + Seconds(-s)
-	case s < 0.00995:
-		return fmt.Sprintf("%.1f ms", s*1000)
-	case s < 0.9995:
-		return fmt.Sprintf("%.0f ms", s*1000)
-	case s < 9.995:
-		return fmt.Sprintf("%.2f s", s)
-	case s < 119.95:
-		return fmt.Sprintf("%.1f s", s)
-	case s < 7170:
-		return fmt.Sprintf("%.0f min", s/60)
-	}
-	return fmt.Sprintf("%.1f h", s/3600)
 }

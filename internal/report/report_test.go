@@ -14,6 +14,7 @@ import (
 
 	"premix/internal/engine"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/units"
 	"premix/internal/record"
 	"premix/internal/testkit/browser"
 )
@@ -98,7 +99,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("run %+v", run)
 	}
 	// 0-21 and 100-104.
-	if got := Seconds(run.Active); got != "25.0 s" {
+	if got := units.Seconds(run.Active); got != "25.0 s" {
 		t.Errorf("active %s", got)
 	}
 	if run.CPU != 10+12+5+6+6+1+1+4+8*0.5 || run.MaxRSS != 7<<20 || run.Read != 80 || run.Written != 8 {
@@ -114,7 +115,7 @@ func TestRead(t *testing.T) {
 	if fork.Kind != "fork" || fork.Tasks != 3 || fork.Latency != 0.02 || fork.Seconds != 6 || !slices.Equal(fork.Reasons, []Reason{{"because fork", 3}}) {
 		t.Errorf("fork %+v", fork)
 	}
-	if cold.Kind != "cold" || cold.Tasks != 2 || cold.Seconds != 11 || cold.Latency != 5 || Seconds(cold.SecondsP95) != "11.9 s" {
+	if cold.Kind != "cold" || cold.Tasks != 2 || cold.Seconds != 11 || cold.Latency != 5 || units.Seconds(cold.SecondsP95) != "11.9 s" {
 		t.Errorf("cold %+v", cold)
 	}
 	if run.Saved == nil || *run.Saved != 3*(11-6) {
@@ -283,17 +284,6 @@ func TestTimeline(t *testing.T) {
 	}
 	if l := newTimeline(nil); l.span != 0 || l.at(noon) != 0 {
 		t.Errorf("empty line %+v", l)
-	}
-}
-
-func TestUnits(t *testing.T) {
-	for got, want := range map[string]string{
-		Seconds(0): "0.0 ms", Seconds(0.00346): "3.5 ms", Seconds(0.0999): "100 ms", Seconds(1): "1.00 s", Seconds(12.34): "12.3 s",
-		Seconds(150): "2 min", Seconds(7200): "2.0 h", Seconds(-2): "-2.00 s",
-	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
 	}
 }
 

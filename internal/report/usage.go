@@ -325,7 +325,7 @@ func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
 // empty path is report.html in the task directory.
 func (u *Usage) WriteHTML(path string) (string, error) {
 	t, err := template.New("usage").Funcs(template.FuncMap{
-		"seconds": Seconds, "bytes": units.Size, "share": percent,
+		"seconds": units.Seconds, "bytes": units.Size, "share": percent,
 		"hours":   hours,
 		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
 		"part":    func(part, whole int) string { return percent(float64(part) / float64(max(whole, 1))) },
@@ -379,12 +379,12 @@ func (u *Usage) WriteText(w io.Writer) error {
 		return err
 	}
 	if u.Tries > 0 {
-		fmt.Fprintf(w, "%d tries: CPU %s of %s core time held, efficiency %s; utilisation %s of %d cores over %s\n\n", u.Tries, Seconds(u.CPU), Seconds(u.Core), percent(u.Efficiency), percent(u.Utilisation), u.Peak, Seconds(u.Active))
+		fmt.Fprintf(w, "%d tries: CPU %s of %s core time held, efficiency %s; utilisation %s of %d cores over %s\n\n", u.Tries, units.Seconds(u.CPU), units.Seconds(u.Core), percent(u.Efficiency), percent(u.Utilisation), u.Peak, units.Seconds(u.Active))
 	}
 	fmt.Fprintln(t, "step\ttries\tsucceeded\tCPU hours\tcore hours held\tefficiency\trun time: median\tq1\tq3\tlongest\t")
 	for _, s := range u.Steps {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", s.Step, s.Tries, s.OK, hours(s.CPU), hours(s.Core), percent(s.CoreUsage.Efficiency),
-			Seconds(s.Seconds.Median), Seconds(s.Seconds.Q1), Seconds(s.Seconds.Q3), Seconds(s.Seconds.Max))
+			units.Seconds(s.Seconds.Median), units.Seconds(s.Seconds.Q1), units.Seconds(s.Seconds.Q3), units.Seconds(s.Seconds.Max))
 	}
 	if err := end(); err != nil {
 		return err
@@ -403,9 +403,9 @@ func (u *Usage) WriteText(w io.Writer) error {
 		}
 		to := "-"
 		if s.To > 0 {
-			to = Seconds(s.To)
+			to = units.Seconds(s.To)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t\n", Seconds(s.From), to, s.Tries, hours(s.Core), percent(s.Efficiency))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t\n", units.Seconds(s.From), to, s.Tries, hours(s.Core), percent(s.Efficiency))
 	}
 	return t.Flush()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"premix/internal/kit/exit"
+	"premix/internal/kit/units"
 	"sync"
 	"time"
 )
@@ -35,7 +36,7 @@ var silence = sync.OnceValues(func() (time.Duration, error) {
 	if text == "" {
 		return silenceUsual, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := units.ParseDuration(text)
 	if err != nil || d < silenceLeast || d > silenceMost {
 		return silenceUsual, &SilenceError{text}
 	}

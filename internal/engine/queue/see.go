@@ -19,6 +19,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/engine/spawn"
 	"premix/internal/kit/owner"
+	"premix/internal/kit/units"
 	"premix/internal/record"
 )
 
@@ -366,7 +367,7 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 	x := &Explanation{Task: task, Name: spec.Name, Group: q.groups[e.group].name, Command: spec.Text(), State: e.state().String(), Record: rec}
 	switch e.state() {
 	case Succeeded:
-		x.Why = fmt.Sprintf("it succeeded in try %d, after %s", e.try, seconds(rec.Seconds))
+		x.Why = fmt.Sprintf("it succeeded in try %d, after %s", e.try, units.Seconds(rec.Seconds))
 	case Failed:
 		if q.isRunning(x, running) {
 			return x, nil
@@ -411,7 +412,7 @@ func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
 				process = fmt.Sprintf("as process %d, ", r.PID)
 			}
 			x.State = "running"
-			x.Why = fmt.Sprintf("it has been running for %s, %sin try %d", seconds(time.Since(r.Started).Seconds()), process, try)
+			x.Why = fmt.Sprintf("it has been running for %s, %sin try %d", units.Seconds(time.Since(r.Started).Seconds()), process, try)
 			return true
 		}
 	}
@@ -458,13 +459,6 @@ func times(n int) string {
 		return "once"
 	}
 	return fmt.Sprintf("%d times", n)
-}
-
-func seconds(s float64) string {
-	if s < 1 {
-		return fmt.Sprintf("%.1f ms", s*1000)
-	}
-	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
 // Text returns the command as text for messages.

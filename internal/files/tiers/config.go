@@ -226,15 +226,9 @@ func (l *loader) size(v *yaml.Node) int64 {
 	return 0
 }
 
-var daysForm = regex.Lazy(`^([0-9]{1,5})d$`)
-
 func (l *loader) duration(v *yaml.Node) time.Duration {
-	if m := daysForm().FindStringSubmatch(v.Value); m != nil {
-		days, _ := strconv.Atoi(m[1]) // at most five digits
-		return time.Duration(days) * 24 * time.Hour
-	}
-	d, err := time.ParseDuration(v.Value)
-	if err != nil || d <= 0 {
+	d, err := units.ParseDuration(v.Value)
+	if err != nil {
 		l.AddAt(v.Line, v.Column, "write it as in 30d, 12h or 10m", "%q is not a length of time", v.Value)
 		return time.Minute
 	}

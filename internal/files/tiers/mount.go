@@ -174,11 +174,6 @@ func (m *Mounted) Run(ctx context.Context, tell func(Event)) error {
 	}
 }
 
-// Pass moves the files that rules and watermarks select, once.
-func (m *Mounted) Pass(ctx context.Context, tell func(Event)) error {
-	return m.tree.pass(ctx, m.config.Rules, tell)
-}
-
 // Passthrough reports whether the kernel can read and write without asking the server.
 func (m *Mounted) Passthrough() bool {
 	return os.Geteuid() == 0 && m.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0

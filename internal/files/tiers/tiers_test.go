@@ -677,3 +677,8 @@ func TestRecovery(t *testing.T) {
 		t.Errorf("a second mount: %v", err)
 	}
 }
+
+// Pass moves the files that rules and watermarks select, once.
+func (m *Mounted) Pass(ctx context.Context, tell func(Event)) error {
+	return m.tree.pass(ctx, m.config.Rules, tell)
+}

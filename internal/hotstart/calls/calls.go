@@ -400,43 +400,6 @@ func prune(dir string, keep int) {
 	}
 }
 
-// Form is a form as people see it.
-type Form struct {
-	Key    string    `json:"key"`
-	Tool   string    `json:"tool"`
-	Argv   []string  `json:"argv"` // of the last call that was noted
-	Calls  int       `json:"calls"`
-	Last   time.Time `json:"last"`
-	State  string    `json:"state"` // unprepared, ready or cold
-	Reason string    `json:"reason,omitempty"`
-}
-
-// Forms returns the records of all forms, newest first.
-func Forms() ([]Form, error) {
-	dir, err := Dir()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(filepath.Join(dir, "forms"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var list []Form
-	for _, e := range entries {
-		var f form
-		if load(filepath.Join(dir, "forms", e.Name()), &f) != nil {
-			continue // it went, or a crash has lost it
-		}
-		s := f.State
-		if s == unprepared {
-			s = "unprepared"
-		}
-		list = append(list, Form{e.Name(), f.Tool, f.Argv, f.Calls, f.Last, string(s), f.Reason})
-	}
-	slices.SortFunc(list, func(a, b Form) int { return b.Last.Compare(a.Last) })
-	return list, nil
-}
-
 // update changes the record of a form.
 func update(key string, change func(*form)) error {
 	dir, err := openDir()

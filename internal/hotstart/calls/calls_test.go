@@ -79,9 +79,12 @@ func TestForm(t *testing.T) {
 	if p := plan(t, call(t, "bwa mem ref e_1.fq e_2.fq")); p.Hot || p.Prepare || p.Reason != "it is cold" {
 		t.Errorf("cold: %+v", p)
 	}
-	list, err := Forms()
-	if err != nil || len(list) != 1 || list[0].State != "cold" || list[0].Tool != "bwa" {
-		t.Errorf("%+v, %v", list, err)
+	f := &form{}
+	dir, err := Dir()
+	must(t, err)
+	must(t, load(filepath.Join(dir, "forms", p.Key), f))
+	if f.State != "cold" || f.Tool != "bwa" {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -55,7 +55,7 @@ const (
 )
 
 // Hold attaches to every thread of pid and stops it, including threads that start
-// during Hold.
+// during Hold. It is for tests: premix itself holds processes that it has started.
 func Hold(pid int) (*Proc, error) {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
 	err := p.holdAll(func(tid int) error {

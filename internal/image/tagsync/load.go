@@ -3,7 +3,6 @@ package tagsync
 import (
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 
 	"premix/internal/kit/problem"
 	"premix/internal/kit/regex"
+	"premix/internal/kit/units"
 	"premix/internal/store/tree"
 )
 
@@ -33,7 +33,6 @@ var (
 var (
 	nameForm     = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
 	platformForm = regex.Lazy(`^[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?$`)
-	daysForm     = regex.Lazy(`^([0-9]{1,5})d(.*)$`)
 )
 
 var document = problem.Document{Name: "watch list", Form: "a watch list has a key images: with a list of names below it"}
@@ -69,7 +68,7 @@ func readFile(file string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxList+1))
 	if err == nil && len(text) > maxList {
-		err = fmt.Errorf("%s is larger than %d MiB", file, maxList>>20)
+		err = fmt.Errorf("%s is larger than %s", file, units.Size(maxList))
 	}
 	return text, err
 }
@@ -126,22 +125,9 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 	if !ok {
 		return time.Second
 	}
-	var d time.Duration
-	rest := s
-	if m := daysForm().FindStringSubmatch(s); m != nil {
-		days, _ := strconv.Atoi(m[1]) // five digits at most
-		d, rest = time.Duration(days)*24*time.Hour, m[2]
-	}
-	if rest != "" {
-		more, err := time.ParseDuration(rest)
-		if err != nil || more < 0 || more > math.MaxInt64-d {
-			d = 0
-		} else {
-			d += more
-		}
-	}
-	if d <= 0 {
-		l.Add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is not a time", key, s)
+	d, err := units.ParseDuration(s)
+	if err != nil {
+		l.Add(n.Line, units.TimeHint, "%s: %q is not a time", key, s)
 		return time.Second
 	}
 	return d

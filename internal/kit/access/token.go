@@ -141,7 +141,7 @@ func (t *Tokens) Guard(realm string, h http.Handler) http.Handler {
 	})
 }
 
-// NewTokens returns tokens without users.
+// NewTokens returns tokens without users. It is for tests: services read theirs from files.
 func NewTokens(tokens ...string) *Tokens {
 	t := &Tokens{}
 	for _, token := range tokens {

@@ -84,24 +84,20 @@ func Size(n int64) string {
 	return fmt.Sprintf("%s%.0f %ciB", sign, v, names[0])
 }
 
-// Exact prints a size in the largest unit of which it is a whole multiple, as in "1536M".
-// [ParseSize] reads the result as the same size.
-func Exact(n int64) string {
-	names, i := "KMGTPE", 0
-	for n != 0 && n%1024 == 0 && i < len(names) {
-		n, i = n/1024, i+1
-	}
-	if i == 0 {
-		return strconv.FormatInt(n, 10)
-	}
-	return strconv.FormatInt(n, 10) + names[i-1:i]
-}
-
 // daysForm matches a time that begins with days.
 var daysForm = regex.Lazy(`^([0-9]+)d(.*)$`)
 
 // ParseDuration reads a time, which must be more than 0.
 func ParseDuration(s string) (time.Duration, error) {
+	d, err := ParseDelay(s)
+	if err == nil && d == 0 {
+		err = errors.New("a time must be more than 0")
+	}
+	return d, err
+}
+
+// ParseDelay reads a time, which may be 0.
+func ParseDelay(s string) (time.Duration, error) {
 	var d time.Duration
 	rest := s
 	if m := daysForm().FindStringSubmatch(s); m != nil {
@@ -110,22 +106,18 @@ func ParseDuration(s string) (time.Duration, error) {
 			return 0, fmt.Errorf("%q is out of range", s)
 		}
 		d = time.Duration(days) * 24 * time.Hour
-		rest = m[2]
-	}
-	if rest != "" || d == 0 && s == "" {
-		more, err := time.ParseDuration(rest)
-		if err != nil {
-			return 0, fmt.Errorf("%q is not a time", s)
+		if rest = m[2]; rest == "" {
+			return d, nil
 		}
-		if more < 0 || d > math.MaxInt64-more {
-			return 0, fmt.Errorf("%q is out of range", s)
-		}
-		d += more
 	}
-	if d <= 0 {
-		return 0, errors.New("a time must be more than 0")
+	more, err := time.ParseDuration(rest)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a time", s)
 	}
-	return d, nil
+	if more < 0 || d > math.MaxInt64-more {
+		return 0, fmt.Errorf("%q is out of range", s)
+	}
+	return d + more, nil
 }
 
 // ParseMemory reads an amount of memory, in bytes. It must be at least one byte, and must
@@ -141,4 +133,35 @@ func ParseMemory(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is less than one byte", s)
 	}
 	return n, nil
+}
+
+// Seconds prints a number of seconds with the unit that reads best.
+func Seconds(s float64) string {
+	switch {
+	case s < 0:
+		return "-" + Seconds(-s)
+	case s < 0.00995:
+		return fmt.Sprintf("%.1f ms", s*1000)
+	case s < 0.9995:
+		return fmt.Sprintf("%.0f ms", s*1000)
+	case s < 9.995:
+		return fmt.Sprintf("%.2f s", s)
+	case s < 119.95:
+		return fmt.Sprintf("%.1f s", s)
+	case s < 7170:
+		return fmt.Sprintf("%.0f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", s/3600)
+}
+
+// Rate prints a number of bytes per second in the unit that is usual for links.
+func Rate(v float64) string {
+	v *= 8
+	switch {
+	case v >= 1e9:
+		return fmt.Sprintf("%.3g Gbit/s", v/1e9)
+	case v >= 1e6:
+		return fmt.Sprintf("%.3g Mbit/s", v/1e6)
+	}
+	return fmt.Sprintf("%.3g kbit/s", v/1e3)
 }

@@ -34,17 +34,6 @@ func TestSize(t *testing.T) {
 	}
 }
 
-func TestExact(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 1: "1", 1000: "1000", 1 << 10: "1K", 1536 << 20: "1536M", 4 << 30: "4G", 1 << 60: "1E", 1<<30 + 1: "1073741825"} {
-		if got := Exact(n); got != want {
-			t.Errorf("Exact(%d) = %q, want %q", n, got, want)
-		}
-		if back, err := ParseSize(want); back != n || err != nil {
-			t.Errorf("ParseSize(%q) = %d, %v; want %d", want, back, err, n)
-		}
-	}
-}
-
 // A printed size is read again, and is off by no more than its last digit.
 func TestSizeIsRead(t *testing.T) {
 	for n := int64(1); n > 0 && n < math.MaxInt64/3; n = n*3 + 1 {
@@ -79,6 +68,31 @@ func TestParseMemory(t *testing.T) {
 	for _, s := range []string{"1", "0G", "", "9999999999T", "-1G", "many"} {
 		if got, err := ParseMemory(s); err == nil {
 			t.Errorf("ParseMemory(%q) = %d, want an error", s, got)
+		}
+	}
+}
+
+func TestParseDelay(t *testing.T) {
+	for s, want := range map[string]time.Duration{"0": 0, "0s": 0, "0d": 0, "1d0": 24 * time.Hour, "1d12h": 36 * time.Hour} {
+		if got, err := ParseDelay(s); got != want || err != nil {
+			t.Errorf("ParseDelay(%q) = %v, %v; want %v", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "1", "-1s", "1d-1h", "106752d"} {
+		if got, err := ParseDelay(s); err == nil {
+			t.Errorf("ParseDelay(%q) = %v, want an error", s, got)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	for got, want := range map[string]string{
+		Seconds(0): "0.0 ms", Seconds(0.00346): "3.5 ms", Seconds(0.0999): "100 ms", Seconds(1): "1.00 s", Seconds(12.34): "12.3 s",
+		Seconds(150): "2 min", Seconds(7200): "2.0 h", Seconds(-2): "-2.00 s",
+		Rate(125): "1 kbit/s", Rate(117.7e6): "942 Mbit/s", Rate(1.25e9): "10 Gbit/s",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

@@ -627,10 +627,19 @@ func TestOneHome(t *testing.T) {
 	}{
 		{`"KMGT`, []string{"kit/units", "engine/shim"}, "kit/units"},
 		{`[KMGT`, []string{"kit/units"}, "kit/units"},
+		{"g Mbit/s", []string{"kit/units", "bench/"}, "kit/units"},
+		{"f GiB", nil, "kit/units"},
+		{"d GiB", nil, "kit/units"},
+		{"d MiB", nil, "kit/units"},
+		{"d GB", []string{"bench/"}, "kit/units"},
+		{"d MB", []string{"bench/"}, "kit/units"},
+		{"time.ParseDuration(", []string{"kit/units"}, "kit/units"},
 		{"unix.Flock(", []string{"kit/lock"}, "kit/lock"},
+		{"unix.FcntlFlock(", []string{"engine/queue"}, "kit/lock, or TakeLock of internal/engine/queue"},
 		{"self/mountinfo", []string{"kit/mountinfo", "watch/collect", "engine/local"}, "kit/mountinfo"}, // these read a root that tests give
 		{"func quantile(", nil, "kit/quantile"},
-		{"func median(", []string{"bench/"}, "kit/quantile"}, // of a field of results
+		{"func median(", []string{"bench/"}, "kit/quantile"},                                                      // of a field of results
+		{"unix.Renameat", []string{"kit/beneath", "files/policy", "files/tiers"}, "Move of internal/kit/beneath"}, // these move the files of users
 		{"os.Rename(", []string{"kit/beneath", "bench/"}, "Move, Write or Replace of internal/kit/beneath"},
 		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture"}, "Write or Create of internal/kit/beneath"}, // these give the file no other name
 	}

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -145,25 +143,11 @@ func (s Span) MarshalJSON() ([]byte, error) {
 
 // ParseTime parses a length of time.
 func ParseTime(text string) (trace.Time, error) {
-	wrong := fmt.Errorf("%q is not a length of time: write it as in 90s, 2h or 1d12h", text)
-	rest, days := text, int64(0)
-	if head, tail, ok := strings.Cut(text, "d"); ok {
-		d, err := strconv.ParseInt(head, 10, 32)
-		if err != nil || d < 0 {
-			return 0, wrong
-		}
-		if days, rest = d, tail; rest == "" {
-			return trace.Time(days) * trace.Day, nil
-		}
+	d, err := units.ParseDelay(text)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", err, units.TimeHint)
 	}
-	if rest == "0" {
-		return trace.Time(days) * trace.Day, nil
-	}
-	d, err := time.ParseDuration(rest)
-	if err != nil || d < 0 {
-		return 0, wrong
-	}
-	return trace.Time(days)*trace.Day + trace.FromDuration(d), nil
+	return trace.FromDuration(d), nil
 }
 
 // Size is an amount of memory in MiB.

@@ -83,7 +83,7 @@ func TestParseRefuses(t *testing.T) {
 		{pool + "accounts: [{name: x, shares: -1}]", "at least 1"},
 		{pool + "accounts: [{name: x, parent: y}]", `there is no parent "y"`},
 		{pool + "accounts: [{name: x, parent: y}, {name: y, parent: x}]", "its own parent"},
-		{pool + "overhead: soon", `line 2: "soon" is not a length of time`},
+		{pool + "overhead: soon", `line 2: "soon" is not a time`},
 		{"pools:\n- nodes: [{cores: 1,\n    memory: many}]", `line 3: "many" is not a size`},
 		{pool + "partitions:\n- {name: p}\n- name: q\n  pool: b\naccounts: [{}]", "line 5: partition q: there is no pool \"b\"\nline 6: accounts: one has no name"},
 		{pool + "colour: blue", "line 2: unknown key colour"},

@@ -40,11 +40,8 @@ func New(minimum, mean, maximum int) *Chunker {
 	}
 }
 
-// Max returns the largest size of a chunk, in bytes.
-func (c *Chunker) Max() int { return c.max }
-
 // Cut returns the length of the first chunk of p, which is 0 only where p is
-// empty. Unless the content ends with p, p must have Max bytes or more.
+// empty. Unless the content ends with p, p must have the largest size of a chunk, or more.
 func (c *Chunker) Cut(p []byte) int {
 	if len(p) <= c.min {
 		return len(p)

@@ -70,7 +70,7 @@ func TestOnlyTheContentDecides(t *testing.T) {
 	if got := c.Cut(a[:n+1]); got != n {
 		t.Errorf("%d with one byte behind it, %d with many", got, n)
 	}
-	if got := c.Cut(a[:max(n, c.Max())]); got != n {
+	if got := c.Cut(a[:max(n, c.max)]); got != n {
 		t.Errorf("%d with Max bytes, %d with many", got, n)
 	}
 	for _, at := range []int{0, 5 << 20, 16<<20 - 1} {

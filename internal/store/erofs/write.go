@@ -31,16 +31,6 @@ func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) 
 	return l.metaSize, nil
 }
 
-// MetaSize returns the size that Write would return, without writing.
-func MetaSize(root *Node, dataSize int64) (int64, error) {
-	l, err := plan(root, dataSize)
-	if err != nil {
-		return 0, err
-	}
-	defer l.drop()
-	return l.metaSize, nil
-}
-
 // drop releases the data that a writer has gathered.
 func (w *writer) drop() { *w = writer{} }
 

@@ -18,8 +18,7 @@ import (
 type Group struct {
 	o       Options
 	members []*member
-	slots   chan struct{} // all fetches
-	idle    chan struct{} // fetches without a waiting reader
+	slots   chan struct{} // of fetches
 
 	mu      sync.Mutex
 	flights map[object.Digest]*flight
@@ -30,11 +29,8 @@ type Group struct {
 type flight struct {
 	done   chan struct{}
 	cancel context.CancelFunc
-	urgent chan struct{} // closed when a reader waits for it
 
-	// Guarded by Group.mu.
-	callers  int
-	promoted bool
+	callers int // guarded by Group.mu
 
 	tell *teller // nil if no caller wants the content as it arrives
 
@@ -73,7 +69,7 @@ var ErrNoOrigin = errors.New("no origin is given")
 func NewGroup(origins []Origin, o Options) *Group {
 	o = o.filled()
 	g := &Group{o: o, flights: map[object.Digest]*flight{}, changed: make(chan struct{}),
-		slots: make(chan struct{}, o.Fetches), idle: make(chan struct{}, max(1, o.Fetches*3/4))}
+		slots: make(chan struct{}, o.Fetches)}
 	for _, one := range origins {
 		g.members = append(g.members, &member{Origin: one, o: &g.o})
 	}
@@ -96,13 +92,6 @@ func (g *Group) Stats() []OriginStats {
 	}
 	return stats
 }
-
-type idleKey struct{}
-
-// Idle marks fetches without a waiting reader, such as prefetches: a quarter of
-// [Options.Fetches] is kept free of them. A fetch that a reader joins is not idle any
-// more.
-func Idle(ctx context.Context) context.Context { return context.WithValue(ctx, idleKey{}, true) }
 
 // Verified returns the content of an object, which has the digest d and, unless size is
 // negative, that size. Several callers may get the same slice: it must not be written
@@ -150,20 +139,15 @@ func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	waited := ctx.Value(idleKey{}) == nil
 	g.mu.Lock()
 	f, ok := g.flights[d]
 	if !ok {
 		inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		f = &flight{done: make(chan struct{}), urgent: make(chan struct{}), cancel: cancel, tell: tell}
+		f = &flight{done: make(chan struct{}), cancel: cancel, tell: tell}
 		g.flights[d] = f
 		go g.fly(inner, d, f)
 	}
 	f.callers++
-	if waited && !f.promoted {
-		f.promoted = true
-		close(f.urgent)
-	}
 	g.mu.Unlock()
 	select {
 	case <-f.done:
@@ -185,7 +169,7 @@ func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored
 func (g *Group) fly(ctx context.Context, d object.Digest, f *flight) {
 	defer f.cancel()
 	var mu sync.Mutex // the loser of a hedge may end after the winner
-	f.err = g.try(ctx, f, func(ctx context.Context, m *member) error {
+	f.err = g.try(ctx, func(ctx context.Context, m *member) error {
 		stored, content, err := g.fetch(ctx, m, d, f.tell)
 		if err == nil {
 			mu.Lock()
@@ -254,7 +238,7 @@ func (g *Group) fetch(ctx context.Context, m *member, d object.Digest, tell *tel
 }
 
 // try calls do with members until one succeeds, within the group's patience.
-func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *member) error) error {
+func (g *Group) try(ctx context.Context, do func(context.Context, *member) error) error {
 	if len(g.members) == 0 {
 		return ErrNoOrigin
 	}
@@ -264,7 +248,7 @@ func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *me
 		changed := g.changed
 		g.mu.Unlock()
 		// The slot comes first: a member that order takes for a probe must be tried.
-		release, err := g.acquire(ctx, f)
+		release, err := g.acquire(ctx)
 		if err != nil {
 			return err
 		}
@@ -295,23 +279,11 @@ func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *me
 	}
 }
 
-// acquire waits for a slot. A fetch without a waiting reader needs an idle slot too.
-func (g *Group) acquire(ctx context.Context, f *flight) (release func(), err error) {
-	release = func() { <-g.slots }
-	select {
-	case <-f.urgent:
-	default:
-		select {
-		case g.idle <- struct{}{}:
-			release = func() { <-g.slots; <-g.idle }
-		case <-f.urgent:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+// acquire waits for a slot.
+func (g *Group) acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case g.slots <- struct{}{}:
-		return release, nil
+		return func() { <-g.slots }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

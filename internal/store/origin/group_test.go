@@ -286,38 +286,6 @@ func probeOnTheSide(t *testing.T) {
 	}
 }
 
-func TestIdleFetchesLeaveRoom(t *testing.T) { synctest.Test(t, idleFetchesLeaveRoom) }
-
-func idleFetchesLeaveRoom(t *testing.T) {
-	s := newSample(t, 9, 10)
-	c := &counting{Origin: open(t, s.dir, quick()), gate: make(chan struct{})}
-	o := quick()
-	o.Fetches = 4
-	g := origin.NewGroup([]origin.Origin{c}, o)
-	var all sync.WaitGroup
-	get := func(ctx context.Context, d object.Digest) {
-		all.Go(func() {
-			if _, err := g.Verified(ctx, d, -1); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for _, d := range s.digests[:8] {
-		get(origin.Idle(context.Background()), d)
-	}
-	synctest.Wait()
-	if n := c.calls.Load(); n != 3 {
-		t.Errorf("%d idle fetches at once in a group of 4", n)
-	}
-	get(context.Background(), s.digests[8])
-	synctest.Wait()
-	if n := c.calls.Load(); n != 4 {
-		t.Errorf("%d fetches at once in a group of 4, when somebody waits", n)
-	}
-	close(c.gate)
-	all.Wait()
-}
-
 func TestHedge(t *testing.T) { synctest.Test(t, hedge) }
 
 func hedge(t *testing.T) {

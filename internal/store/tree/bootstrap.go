@@ -181,7 +181,8 @@ func (r *BootstrapReader) All(soFar []byte) bool {
 }
 
 // ParseBootstrap decodes as much of a bootstrap as has arrived. head reports whether its
-// head is complete, and all whether every object that the head announces is there.
+// head is complete, and all whether every object that the head announces is there. It is for
+// tests: a node reads a bootstrap with a [BootstrapReader].
 func ParseBootstrap(b []byte) (o *Bootstrap, head, all bool, err error) {
 	r := NewBootstrapReader()
 	if err := r.Take(b); err != nil {

@@ -205,8 +205,8 @@ func (l *loader) list(n *yaml.Node, key string, each func(*yaml.Node)) {
 }
 
 func (l *loader) duration(n *yaml.Node, key string) time.Duration {
-	d, err := time.ParseDuration(l.text(n, key))
-	if err != nil || d <= 0 {
+	d, err := units.ParseDuration(l.text(n, key))
+	if err != nil {
 		l.Add(n.Line, "write it as in 500ms, 30s or 10m", "%s must be a time", key)
 	}
 	return d

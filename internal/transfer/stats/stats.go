@@ -174,17 +174,6 @@ func CliffsDelta(a, b []float64) float64 {
 // Holm corrects the P values of many comparisons, and keeps their order. NaN stays NaN, and
 // does not count as a comparison.
 func Holm(p []float64) []float64 {
-	return adjust(p, func(p, rank, n float64) float64 { return p * (n - rank + 1) }, false)
-}
-
-// BenjaminiHochberg corrects P values for the rate of false discoveries.
-func BenjaminiHochberg(p []float64) []float64 {
-	return adjust(p, func(p, rank, n float64) float64 { return p * n / rank }, true)
-}
-
-// adjust multiplies P values by a factor that depends on the rank, from 1 for the smallest,
-// and makes the results monotonic in P: from the largest down, or from the smallest up.
-func adjust(p []float64, f func(p, rank, n float64) float64, fromLargest bool) []float64 {
 	out := slices.Clone(p)
 	var order []int
 	for i, v := range p {
@@ -193,18 +182,10 @@ func adjust(p []float64, f func(p, rank, n float64) float64, fromLargest bool) [
 		}
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(p[i], p[j]) })
-	n := float64(len(order))
+	least := 0.0 // a result is at least the result for a smaller P
 	for rank, i := range order {
-		out[i] = min(1, f(p[i], float64(rank+1), n))
-	}
-	if fromLargest {
-		for k := len(order) - 2; k >= 0; k-- {
-			out[order[k]] = min(out[order[k]], out[order[k+1]])
-		}
-		return out
-	}
-	for k := 1; k < len(order); k++ {
-		out[order[k]] = max(out[order[k]], out[order[k-1]])
+		least = max(least, min(1, p[i]*float64(len(order)-rank)))
+		out[i] = least
 	}
 	return out
 }

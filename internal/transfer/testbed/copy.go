@@ -288,7 +288,7 @@ func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
 	}
 	c.Background = float64(second-first) / time.Since(begin).Seconds()
 	if c.Background > float64(b.l.Quiet.Rate) {
-		c.Disturbed = fmt.Sprintf("the link carried %.3g Mbit/s before the copy began", c.Background*8/1e6)
+		c.Disturbed = fmt.Sprintf("the link carried %s before the copy began", units.Rate(c.Background))
 	}
 	return nil
 }

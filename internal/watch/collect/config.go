@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/internal/kit/problem"
+	"premix/internal/kit/units"
 	"premix/internal/watch"
 )
 
@@ -141,7 +142,7 @@ func (l *loader) flag(n *yaml.Node, key string) bool {
 }
 
 func (l *loader) span(n *yaml.Node, key string, least time.Duration, to *time.Duration) {
-	d, err := time.ParseDuration(n.Value)
+	d, err := units.ParseDuration(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
 		l.add(n, "as in 10s or 500ms", "%s: %q is not a time", key, n.Value)
 		return

@@ -17,6 +17,7 @@ import (
 
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/lines"
+	"premix/internal/kit/units"
 	"premix/internal/watch"
 )
 
@@ -229,7 +230,7 @@ func (db *DB) tell(r counts) {
 		db.note("samples_refused", "%d samples were refused: no finite value, no name, or an impossible time", r.invalid)
 	}
 	if r.lost > 0 {
-		db.note("samples_lost", "%d samples are lost: they could not be written to the disk, and memory is limited to %d MB", r.lost, db.opt.Memory>>20)
+		db.note("samples_lost", "%d samples are lost: they could not be written to the disk, and memory is limited to %s", r.lost, units.Size(db.opt.Memory))
 	}
 }
 

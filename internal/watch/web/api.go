@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/kit/units"
 	"premix/internal/watch"
 	"premix/internal/watch/explain"
 	"premix/internal/watch/series"
@@ -74,7 +75,7 @@ func step(q url.Values) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := units.ParseDuration(text)
 	if f, ferr := strconv.ParseFloat(text, 64); ferr == nil && f < 1e9 {
 		d, err = time.Duration(math.Round(f*1000))*time.Millisecond, nil
 	}

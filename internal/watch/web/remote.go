@@ -98,15 +98,6 @@ func (e *RemoteError) Hint() string {
 	return "write it like http://prometheus:9090/api/v1/write"
 }
 
-// Stats returns the numbers of samples so far.
-func (r *RemoteWrite) Stats() RemoteStats {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.stats
-	s.Waiting = len(r.queue)
-	return s
-}
-
 // Run sends new samples until the context ends; then it tries once to send the samples in
 // the queue. Call it once.
 func (r *RemoteWrite) Run(ctx context.Context) {

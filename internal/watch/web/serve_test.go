@@ -643,3 +643,12 @@ func TestRemoteQueueIsBounded(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Stats returns the numbers of samples so far.
+func (r *RemoteWrite) Stats() RemoteStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stats
+	s.Waiting = len(r.queue)
+	return s
+}

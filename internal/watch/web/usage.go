@@ -169,7 +169,7 @@ func (u *usage) advise() []string {
 		list = append(list, fmt.Sprintf("%.0f %% of its time passes before it reads its input: premix prepare makes a snapshot of that", 100*u.Warming/run))
 	}
 	if u.RunMedian > 0 && u.WaitMedian > max(2*u.RunMedian, 60) {
-		list = append(list, fmt.Sprintf("waits %s and runs %s: smaller requests start earlier", span(u.WaitMedian), span(u.RunMedian)))
+		list = append(list, fmt.Sprintf("waits %s and runs %s: smaller requests start earlier", units.Seconds(u.WaitMedian), units.Seconds(u.RunMedian)))
 	}
 	if 10*u.Failed > u.Tasks {
 		list = append(list, fmt.Sprintf("%d of %d failed: see why before running more", u.Failed, u.Tasks))
@@ -201,8 +201,4 @@ func count(n float64, what string) string {
 		return "1 " + what
 	}
 	return trim(n) + " " + what + "s"
-}
-
-func span(seconds float64) string {
-	return time.Duration(seconds * float64(time.Second)).Round(time.Second / 10).String()
 }

@@ -21,11 +21,12 @@ func (a *app) reportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
-		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
-timeline of its tasks, to DIR/report.html or the file of --html. premix run writes that
-page too, when it ends. With --usage, and for a task directory, it reports instead the
-use of the cores that tasks held. This page has box plots of each step; for a run it is
-written only with --html.
+		Long: `Sum up the run or the tasks in a directory, and write one self-contained HTML page to
+DIR/report.html or the file of --html: failures, a timeline, a table of all tasks, and the
+use of cores, memory and storage by step. premix run writes that page too, when it ends.
+
+With --usage, and for a task directory, it prints the use of the cores that tasks held. For
+a run it then writes the page only with --html.
 
 With --trace it also writes a row for each try to a file, in the form of Nextflow's
 trace files.

@@ -1,14 +1,13 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"premix/internal/kit/lines"
 	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
@@ -78,16 +77,5 @@ func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	text = bytes.TrimRight(text[:got], "\r\n")
-	if len(text) == 0 {
-		return nil, nil
-	}
-	// A progress line that a tool rewrites in place counts as its last state.
-	lines := strings.Split(strings.ToValidUTF8(string(text), "?"), "\n")
-	lines = lines[max(0, len(lines)-n):]
-	for i, l := range lines {
-		l = strings.TrimRight(l, "\r")
-		lines[i] = l[strings.LastIndexByte(l, '\r')+1:]
-	}
-	return lines, nil
+	return lines.Last(text[:got], n), nil
 }

@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
+  if (!data.sample) return; // nothing has run
   const tries = data.sample.length;
   const $ = (id) => document.getElementById(id);
 
@@ -19,7 +20,9 @@
     for (; n >= 1024 && unit < 4; unit++) n /= 1024;
     return n.toFixed(unit === 0 || n >= 100 ? 0 : 1) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][unit];
   };
+  const known = (n) => (n ? bytes(n) : "-");
   const kindOf = (i) => data.kinds[data.kind[i]] || "none";
+  const groupOf = (i) => data.groups[data.group[i]];
   const element = (name, text, attributes) => {
     const e = document.createElement(name);
     if (text !== undefined) e.textContent = text;
@@ -61,12 +64,16 @@
     add("time", seconds(data.seconds[i]));
     add("CPU", seconds(data.cpu[i]));
     add("wait", seconds(data.wait[i]));
-    add("max RSS", bytes(data.rss[i]));
+    add("max RSS", known(data.rss[i]));
     add("read", bytes(data.read[i]));
     add("written", bytes(data.written[i]));
-    add("slot", data.slot[i] + 1);
+    add("cores", data.cores[i]);
+    if (data.memory[i]) add("memory asked for", bytes(data.memory[i]));
+    add("lane", data.lane[i] + 1);
+    if (groupOf(i)) add("step", groupOf(i));
     box.replaceChildren(element("h3", data.sample[i] + (data.try[i] > 1 || !data.last[i] ? ", try " + data.try[i] : "")));
     if (data.error[i]) box.append(element("p", data.error[i], { class: "error" }));
+    if (data.stderr[i]) box.append(element("pre", data.stderr[i]));
     box.append(list);
     if (data.reasons[data.reason[i]]) box.append(element("p", data.reasons[data.reason[i]], { class: "note" }));
   };
@@ -75,9 +82,9 @@
 
   const timeline = (() => {
     const canvas = $("timeline"), pen = canvas.getContext("2d");
-    const slots = data.slot.reduce((n, s) => Math.max(n, s + 1), 1);
+    const slots = data.lane.reduce((n, s) => Math.max(n, s + 1), 1);
     const lanes = Array.from({ length: slots }, () => []);
-    for (let i = 0; i < tries; i++) lanes[data.slot[i]].push(i);
+    for (let i = 0; i < tries; i++) lanes[data.lane[i]].push(i);
     for (const lane of lanes) lane.sort((a, b) => data.begin[a] - data.begin[b]);
     const height = Math.max(5, Math.min(26, Math.floor(420 / slots)));
     const gap = height > 10 ? 4 : 1, axis = 24, left = slots > 1 && height >= 13 ? 26 : 0;
@@ -185,7 +192,7 @@
         if (b >= left && a <= width) {
           pen.strokeStyle = colour.focus;
           pen.lineWidth = 2;
-          pen.strokeRect(a - 1, laneTop(data.slot[chosen]) - 0.5, Math.max(b - a, 3) + 1, height + 1);
+          pen.strokeRect(a - 1, laneTop(data.lane[chosen]) - 0.5, Math.max(b - a, 3) + 1, height + 1);
         }
       }
     };
@@ -293,7 +300,7 @@
       }
     }, { passive: false });
     canvas.addEventListener("keydown", (e) => {
-      const lane = chosen >= 0 ? lanes[data.slot[chosen]] : lanes[0];
+      const lane = chosen >= 0 ? lanes[data.lane[chosen]] : lanes[0];
       const at = chosen >= 0 ? lane.indexOf(chosen) : -1;
       let next = -1;
       switch (e.key) {
@@ -304,7 +311,7 @@
         case "ArrowDown":
         case "ArrowUp": {
           const by = e.key === "ArrowDown" ? 1 : -1;
-          for (let s = (chosen >= 0 ? data.slot[chosen] : -by) + by; s >= 0 && s < slots; s += by)
+          for (let s = (chosen >= 0 ? data.lane[chosen] : -by) + by; s >= 0 && s < slots; s += by)
             if (lanes[s].length) {
               next = lanes[s][search(lanes[s], chosen >= 0 ? data.begin[chosen] : 0)];
               break;
@@ -337,7 +344,7 @@
     item.append(element("i", "", { class: "dot " + kind }), kind);
     $("legend").append(item);
   }
-  for (const [name, text, when] of [["lat", "until its input", true], ["bad", "failed", data.error.some((e) => e)]]) {
+  for (const [name, text, when] of [["lat", "until its input", data.latency.some((v) => v)], ["bad", "failed", data.error.some((e) => e)]]) {
     if (!when) continue;
     const item = element("span");
     item.append(element("i", "", { class: "dot " + name }), text);
@@ -347,6 +354,7 @@
   // Spread of latency and time, one row a kind of start, on one logarithmic axis
 
   const spread = (title, values) => {
+    if (!$("spread")) return;
     const rows = used.map((kind) => {
       const v = [];
       for (let i = 0; i < tries; i++)
@@ -410,18 +418,21 @@
   const table = (() => {
     const box = $("rows"), head = box.querySelector("thead tr"), body = box.querySelector("tbody"), tall = 33;
     const columns = [
-      { name: "sample", of: (i) => data.sample[i], left: true },
+      { name: $("spread") ? "sample" : "task", of: (i) => data.sample[i], left: true, title: true },
+      { name: "step", of: groupOf, left: true, when: data.groups.length > 1 },
       { name: "start", of: (i) => kindOf(i), left: true, dot: true },
-      { name: "latency", of: (i) => data.latency[i], show: seconds },
+      { name: "latency", of: (i) => data.latency[i], show: seconds, when: data.latency.some((v) => v) },
       { name: "time", of: (i) => data.seconds[i], show: seconds },
       { name: "CPU", of: (i) => data.cpu[i], show: seconds },
       { name: "wait", of: (i) => data.wait[i], show: seconds },
-      { name: "max RSS", of: (i) => data.rss[i], show: bytes },
+      { name: "cores", of: (i) => data.cores[i] },
+      { name: "memory", of: (i) => data.memory[i], show: known, when: data.memory.some((v) => v) },
+      { name: "max RSS", of: (i) => data.rss[i], show: known },
       { name: "read", of: (i) => data.read[i], show: bytes },
       { name: "written", of: (i) => data.written[i], show: bytes },
       { name: "try", of: (i) => data.try[i] },
-      { name: "error", of: (i) => data.error[i], left: true, error: true },
-    ].filter((c) => !c.error || data.error.some((e) => e));
+      { name: "error", of: (i) => data.error[i], left: true, error: true, when: data.error.some((e) => e) },
+    ].filter((c) => c.when !== false);
     let order = [], sorted = -1, down = false, planned = false;
     const all = [];
     for (let i = 0; i < tries; i++) if (data.last[i]) all.push(i);
@@ -430,7 +441,7 @@
     const arrange = () => {
       const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
       order = all.filter((i) => {
-        const text = (data.sample[i] + " " + kindOf(i) + " " + data.error[i] + (data.error[i] ? " failed" : "")).toLowerCase();
+        const text = (data.sample[i] + " " + groupOf(i) + " " + kindOf(i) + " " + data.error[i] + " " + data.stderr[i] + (data.error[i] ? " failed" : "")).toLowerCase();
         return words.every((w) => text.includes(w));
       });
       if (sorted >= 0) {
@@ -469,7 +480,7 @@
         for (const c of columns) {
           const v = c.of(i), td = element("td", c.show ? c.show(v) : v === "none" ? "-" : v);
           if (c.left) td.className = c.error ? "left error" : "left";
-          if (c.error || c.name === "sample") td.title = v;
+          if (c.error || c.title) td.title = v;
           if (c.dot) td.prepend(element("i", "", { class: "dot " + v }));
           tr.append(td);
         }

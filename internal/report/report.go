@@ -29,8 +29,8 @@ type Report struct {
 	Run   Run    `json:"run"`
 	Tasks []Task `json:"tasks"` // those with a record, in the order of the plan
 
-	earlier []record.Task // tries before the last of their task
-	spans   []span        // of all tries
+	usage *Usage
+	spans []span // of all tries
 }
 
 // Run sums up all tasks. Times are seconds, sizes bytes.
@@ -87,12 +87,9 @@ type Task struct {
 // premix have fork and copy.
 var kinds = []string{"fork", "hot", "copy", "cold"}
 
-// Read reads the run in dir. It returns an *engine.DirError if dir has no run.
+// Read reads the run with a recipe in dir. It returns an *engine.DirError if dir has no run.
 func Read(dir string) (*Report, error) {
-	plan, err := engine.ReadPlan(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run"}
-	}
+	plan, err := readPlan(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +115,6 @@ func Read(dir string) (*Report, error) {
 			continue
 		}
 		t := &last[rec.Task-1]
-		if t.Tries > 0 {
-			r.earlier = append(r.earlier, t.Task)
-		}
 		*t = Task{Task: *rec, Tries: t.Tries + 1}
 		r.count(rec)
 		r.spans = append(r.spans, span{rec.Started, rec.Ended})
@@ -144,7 +138,45 @@ func Read(dir string) (*Report, error) {
 		r.Run.Active += s.end.Sub(s.begin).Seconds()
 	}
 	r.starts()
+	r.usage, err = usage(abs, queue.Records(dir), common{plan.Header.Recipe, plan.Header.Threads, plan.Header.Memory})
+	if err != nil {
+		return nil, err
+	}
+	r.usage.name, r.usage.run = plan.Header.Recipe, r
+	r.usage.stderr(func(t *record.Task) []string {
+		lines, _ := engine.Stderr(dir, t, engine.StderrLines) // the failure is shown also without it
+		return lines
+	})
 	return r, nil
+}
+
+// readPlan reads the plan of the run in dir. It returns an *engine.DirError if there is none.
+func readPlan(dir string) (*engine.Plan, error) {
+	plan, err := engine.ReadPlan(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run or premix task run"}
+	}
+	return plan, err
+}
+
+// common are the values for records without their own.
+type common struct {
+	step   string
+	cores  int
+	memory int64
+}
+
+// fill completes a record.
+func (c *common) fill(rec *record.Task) {
+	if rec.Group == "" {
+		rec.Group = c.step
+	}
+	if rec.Cores == 0 {
+		rec.Cores = max(c.cores, 1)
+	}
+	if rec.Memory == 0 {
+		rec.Memory = c.memory
+	}
 }
 
 // count adds a try to the totals.

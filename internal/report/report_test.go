@@ -299,10 +299,14 @@ func TestPageInABrowser(t *testing.T) {
 	r := &Report{Run: Run{Dir: newRun(t, 1, ""), Recipe: "tool", Tasks: tasks}}
 	for _, rec := range records {
 		r.Tasks = append(r.Tasks, Task{Task: rec, Tries: 1})
-		r.spans = append(r.spans, span{rec.Started, rec.Ended})
 		r.count(&rec)
 	}
 	r.starts()
+	var err error
+	if r.usage, err = usage(r.Run.Dir, each(records), common{step: "tool", cores: 2}); err != nil {
+		t.Fatal(err)
+	}
+	r.usage.run = r
 	path, _ := page1(t, r)
 	b.View(1280, 900, false)
 	b.Go("file://" + path)

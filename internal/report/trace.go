@@ -4,17 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"premix/internal/engine"
 	"premix/internal/engine/queue"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/outputs"
@@ -46,16 +42,13 @@ func trace(dir string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var run engine.Header
+	var of common
 	if !queue.IsDir(dir) {
-		plan, err := engine.ReadPlan(dir)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-			return &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run or premix task run"}
-		}
+		plan, err := readPlan(dir)
 		if err != nil {
 			return err
 		}
-		run = plan.Header
+		of = common{plan.Header.Recipe, plan.Header.Threads, plan.Header.Memory}
 	}
 	w := bufio.NewWriter(to)
 	fmt.Fprintln(w, strings.Join(traceColumns, "\t"))
@@ -63,15 +56,7 @@ func trace(dir string, to io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if rec.Group == "" {
-			rec.Group = run.Recipe
-		}
-		if rec.Cores == 0 {
-			rec.Cores = max(run.Threads, 1)
-		}
-		if rec.Memory == 0 {
-			rec.Memory = run.Memory
-		}
+		of.fill(rec)
 		fmt.Fprintln(w, strings.Join(traceRow(abs, rec), "\t"))
 	}
 	return w.Flush()

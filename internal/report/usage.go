@@ -5,26 +5,21 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"html/template"
 	"io"
-	"io/fs"
 	"iter"
 	"path/filepath"
 	"slices"
-	"syscall"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"premix/internal/engine"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/lines"
 	"premix/internal/kit/units"
 	"premix/internal/record"
 )
-
-//go:embed usage.html
-var usageHTML string
 
 // Usage is the resources that tasks took of the cores that they held: of a run with a recipe,
 // or of the tasks of a task directory. Times are seconds.
@@ -42,10 +37,22 @@ type Usage struct {
 	Ended       time.Time `json:"ended,omitzero"`
 	Failures    []Failure `json:"failures,omitempty"` // the most frequent
 
-	name  string
-	count [4]int // tasks by queue.State, of a task directory
-	held  []holding
-	other int // failures of other kinds
+	name                   string
+	run                    *Report // nil without a recipe
+	count                  [4]int  // tasks by queue.State, of a task directory
+	held                   []holding
+	other                  int   // failures of other kinds
+	shown                  []try // of the page
+	more                   int   // tries that are not shown
+	read, written, largest int64
+	wait                   Box
+}
+
+// try is a try as the page shows it.
+type try struct {
+	record.Task
+	last   bool     // of its task
+	stderr []string // last lines, of a task that failed
 }
 
 // Failure are tries of a step that failed in the same way.
@@ -70,9 +77,16 @@ type StepUsage struct {
 	// Largest resident set of a process, in bytes; 0: not known.
 	MaxRSS int64 `json:"max_rss,omitempty"`
 	CoreUsage
-	CPUTimes   Box `json:"cpu_of_a_try"`
-	Seconds    Box `json:"seconds_of_a_try"`
-	Efficiency Box `json:"efficiency_of_a_try"`
+	Cores      int      `json:"cores"`            // of a try, at most
+	CoresUsed  float64  `json:"cores_used"`       // CPU time divided by run time, of a try, at most
+	Memory     int64    `json:"memory,omitempty"` // of a try, at most, in bytes; 0: not counted
+	Read       int64    `json:"read_bytes"`
+	Written    int64    `json:"write_bytes"`
+	Advice     []string `json:"advice,omitempty"`
+	Wait       Box      `json:"wait_of_a_try"`
+	CPUTimes   Box      `json:"cpu_of_a_try"`
+	Seconds    Box      `json:"seconds_of_a_try"`
+	Efficiency Box      `json:"efficiency_of_a_try"`
 }
 
 // CoreUsage compares CPU time with the core time held.
@@ -119,7 +133,7 @@ var runTimes = []float64{0, 0.1, 1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600}
 
 // values are the values from which boxes are drawn. Half the precision is more than enough,
 // and there may be millions.
-type values struct{ cpu, seconds, efficiency []float32 }
+type values struct{ cpu, seconds, efficiency, wait []float32 }
 
 func box(v []float32) Box {
 	if len(v) == 0 {
@@ -144,40 +158,39 @@ func ReadUsage(dir string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if queue.IsDir(dir) {
-		u, err := usage(abs, queue.Records(abs), "", 1)
+	if !queue.IsDir(dir) {
+		r, err := Read(dir)
 		if err != nil {
 			return nil, err
 		}
-		q, err := queue.Open(abs, "", false)
-		if err != nil {
-			return nil, err
-		}
-		defer q.Close()
-		u.count = q.Counts()
-		return u, nil
+		return r.usage, nil
 	}
-	plan, err := engine.ReadPlan(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run or premix task run"}
-	}
+	u, err := usage(abs, queue.Records(abs), common{})
 	if err != nil {
 		return nil, err
 	}
-	u, err := usage(abs, queue.Records(dir), plan.Header.Recipe, plan.Header.Threads)
-	if err == nil {
-		u.name = plan.Header.Recipe
+	q, err := queue.Open(abs, "", false)
+	if err != nil {
+		return nil, err
 	}
-	return u, err
+	defer q.Close()
+	u.count = q.Counts()
+	u.stderr(func(t *record.Task) []string {
+		var b bytes.Buffer
+		_ = q.Output(t.Task, true, stderrBytes, &b) // the failure is shown also without it
+		return lines.Last(b.Bytes(), engine.StderrLines)
+	})
+	return u, nil
 }
 
-// usage sums records up. step and cores are the values for records without their own.
-func usage(dir string, records iter.Seq2[*record.Task, error], step string, cores int) (*Usage, error) {
+// usage sums records up. of completes them.
+func usage(dir string, records iter.Seq2[*record.Task, error], of common) (*Usage, error) {
 	u := &Usage{Dir: dir, Steps: []StepUsage{}, Sizes: []SizeUsage{}, RunTimes: []TimeUsage{}}
 	steps, sizes := make(map[string]int), make(map[int]int)
 	var all []values
-	type kind struct{ step, error string }
+	var waits []float32
 	failures := make(map[kind]int)
+	picks := newPicks()
 	for i, from := range runTimes {
 		t := TimeUsage{From: from}
 		if i+1 < len(runTimes) {
@@ -189,19 +202,15 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 		if err != nil {
 			return nil, err
 		}
-		name, held := rec.Group, rec.Cores
-		if name == "" {
-			name = step
-		}
-		if held == 0 {
-			held = max(cores, 1)
-		}
+		of.fill(rec)
+		picks.add(rec)
+		held := rec.Cores
 		cpu, core := rec.User+rec.System, rec.Seconds*float64(held)
-		at, ok := steps[name]
+		at, ok := steps[rec.Group]
 		if !ok {
 			at = len(u.Steps)
-			steps[name] = at
-			u.Steps, all = append(u.Steps, StepUsage{Step: name}), append(all, values{})
+			steps[rec.Group] = at
+			u.Steps, all = append(u.Steps, StepUsage{Step: rec.Group}), append(all, values{})
 		}
 		s, v := &u.Steps[at], &all[at]
 		s.Tries++
@@ -209,24 +218,29 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 			s.OK++
 		}
 		s.add(cpu, core)
-		s.MaxRSS = max(s.MaxRSS, rec.MaxRSS)
+		s.MaxRSS, s.Cores, s.Memory = max(s.MaxRSS, rec.MaxRSS), max(s.Cores, held), max(s.Memory, rec.Memory)
+		if rec.Seconds >= measurable {
+			s.CoresUsed = max(s.CoresUsed, cpu/rec.Seconds)
+		}
+		s.Read, s.Written = s.Read+rec.ReadBytes, s.Written+rec.WriteBytes
 		u.Tries++
 		u.add(cpu, core)
 		u.held = append(u.held, holding{rec.Started.UnixNano(), rec.Ended.UnixNano(), int32(held)})
 		if !rec.OK() {
-			k := kind{name, rec.Error}
+			k := kind{rec.Group, rec.Error}
 			at, ok := failures[k]
 			switch {
 			case !ok && len(u.Failures) == maxKinds:
 				u.other++
 			case !ok:
 				failures[k] = len(u.Failures)
-				u.Failures = append(u.Failures, Failure{Step: name, Error: rec.Error, Tries: 1, Task: rec.Task})
+				u.Failures = append(u.Failures, Failure{Step: rec.Group, Error: rec.Error, Tries: 1, Task: rec.Task})
 			default:
 				u.Failures[at].Tries++
 			}
 		}
 		v.cpu, v.seconds = append(v.cpu, float32(cpu)), append(v.seconds, float32(rec.Seconds))
+		v.wait, waits = append(v.wait, float32(rec.Wait)), append(waits, float32(rec.Wait))
 		if core > 0 {
 			v.efficiency = append(v.efficiency, float32(cpu/core))
 		}
@@ -246,13 +260,22 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 		}
 	}
 	for i := range u.Steps {
-		u.Steps[i].CPUTimes, u.Steps[i].Seconds, u.Steps[i].Efficiency = box(all[i].cpu), box(all[i].seconds), box(all[i].efficiency)
+		s := &u.Steps[i]
+		s.CPUTimes, s.Seconds, s.Efficiency, s.Wait = box(all[i].cpu), box(all[i].seconds), box(all[i].efficiency), box(all[i].wait)
+		s.Advice = s.advice()
+		u.read, u.written, u.largest = u.read+s.Read, u.written+s.Written, max(u.largest, s.MaxRSS)
 	}
+	u.wait = box(waits)
 	slices.SortFunc(u.Sizes, func(a, b SizeUsage) int { return a.Cores - b.Cores })
 	slices.SortStableFunc(u.Failures, func(a, b Failure) int { return b.Tries - a.Tries })
 	u.utilise()
-	return u, nil
+	var err error
+	u.shown, u.more, err = picks.read(records, of)
+	return u, err
 }
+
+// kind is a kind of failure.
+type kind struct{ step, error string }
 
 // maxKinds is the number of kinds of failure that are shown.
 const maxKinds = 50
@@ -305,60 +328,6 @@ func hours(s float64) string {
 	return "0"
 }
 
-// usagePage is the data of usage.html.
-type usagePage struct {
-	*Usage
-	Name                                         string
-	CSS                                          template.CSS
-	Tasks, Succeeded, Failed, Cancelled, Waiting int
-	Plots                                        []plot
-	MoreSteps, MoreFailures                      int
-	PlotRows                                     int
-	Told                                         string
-}
-
-// TickEnd returns where the lines of a plot end, and TickText the place of their labels.
-func (usagePage) TickEnd(rows int) int  { return rows * plotRow }
-func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
-
-// WriteHTML writes the page to a file, whole or not at all, and returns its path. An
-// empty path is report.html in the task directory.
-func (u *Usage) WriteHTML(path string) (string, error) {
-	t, err := template.New("usage").Funcs(template.FuncMap{
-		"seconds": units.Seconds, "bytes": units.Size, "share": percent,
-		"hours":   hours,
-		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
-		"part":    func(part, whole int) string { return percent(float64(part) / float64(max(whole, 1))) },
-		"ratio": func(part, whole float64) string {
-			if whole == 0 {
-				return "-"
-			}
-			return percent(part / whole)
-		},
-	}).Parse(usageHTML)
-	if err != nil {
-		return "", err
-	}
-	p := usagePage{Usage: u, Name: u.name, CSS: template.CSS(pageCSS), MoreFailures: u.other, Told: "premix, " + time.Now().Format(time.RFC1123)}
-	if p.Name == "" {
-		p.Name = filepath.Base(u.Dir)
-	}
-	p.Succeeded, p.Failed, p.Cancelled, p.Waiting = u.count[queue.Succeeded], u.count[queue.Failed], u.count[queue.Cancelled], u.count[queue.Waiting]
-	p.Tasks = p.Succeeded + p.Failed + p.Cancelled + p.Waiting
-	if p.Tasks == 0 {
-		for _, s := range u.Steps {
-			p.Succeeded += s.OK // tries: a run does not count its tasks here
-		}
-	}
-	p.Plots, p.MoreSteps = u.plots()
-	p.PlotRows = min(len(u.Steps), maxPlotted)
-	var b bytes.Buffer
-	if err := t.Execute(&b, p); err != nil {
-		return "", err
-	}
-	return writePage(u.Dir, path, b.Bytes())
-}
-
 // WriteJSON writes it as one object.
 func (u *Usage) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
@@ -407,5 +376,18 @@ func (u *Usage) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t\n", units.Seconds(s.From), to, s.Tries, hours(s.Core), percent(s.Efficiency))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, s := range u.Steps {
+		for _, a := range s.Advice {
+			fmt.Fprintf(&b, "%s: %s\n", cmp.Or(s.Step, "tasks"), a)
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(w, "\n"+b.String())
+	return err
 }

@@ -3,14 +3,28 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"premix/internal/record"
+	"premix/internal/testkit/browser"
 )
+
+// each returns records, as a directory's.
+func each(records []record.Task) iter.Seq2[*record.Task, error] {
+	return func(yield func(*record.Task, error) bool) {
+		for _, rec := range records {
+			if !yield(&rec, nil) {
+				return
+			}
+		}
+	}
+}
 
 func TestUsage(t *testing.T) {
 	records := []record.Task{
@@ -18,13 +32,7 @@ func TestUsage(t *testing.T) {
 		{Task: 2, Group: "map", Seconds: 20, User: 40, Cores: 4, Cause: record.CauseExit},
 		{Task: 3, Seconds: 0.5, User: 0.5},
 	}
-	u, err := usage("/dir", func(yield func(*record.Task, error) bool) {
-		for i := range records {
-			if !yield(&records[i], nil) {
-				return
-			}
-		}
-	}, "recipe", 2)
+	u, err := usage("/dir", each(records), common{step: "recipe", cores: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +73,7 @@ func TestUsagePage(t *testing.T) {
 		}
 		records = append(records, rec)
 	}
-	u, err := usage("/dir/name", func(yield func(*record.Task, error) bool) {
-		for i := range records {
-			if !yield(&records[i], nil) {
-				return
-			}
-		}
-	}, "", 1)
+	u, err := usage("/dir/name", each(records), common{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func TestUsagePage(t *testing.T) {
 	if n := strings.Count(page, "<rect "); n != 3*maxPlotted {
 		t.Errorf("%d boxes", n)
 	}
-	for _, want := range []string{"CPU efficiency of a try", "ended &lt;badly&gt;", "step 39&lt;b&gt;", "10 steps with less core time", "<title>name: "} {
+	for _, want := range []string{"CPU efficiency of a try", "ended &lt;badly&gt;", "step 39&lt;b&gt;", "10 steps with less core time", "<title>name: 0 of 0 tasks</title>", "step 3&lt;b&gt;: ended"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is not there", want)
 		}
@@ -99,7 +101,7 @@ func TestUsagePage(t *testing.T) {
 		t.Error("something could not be drawn")
 	}
 	// Of nothing there is a page, too.
-	if u, err = usage("/dir", func(func(*record.Task, error) bool) {}, "", 1); err != nil {
+	if u, err = usage("/dir", func(func(*record.Task, error) bool) {}, common{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := u.WriteHTML(path); err != nil {
@@ -121,5 +123,139 @@ func TestBox(t *testing.T) {
 	}
 	if got := box(nil); got != (Box{}) {
 		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// Of too many tries the page has those that failed and the longest, and says so.
+func TestPageOfManyTries(t *testing.T) {
+	var records []record.Task
+	for i := range maxShown + 100 {
+		rec := record.Task{Task: i + 1, Try: 1, Start: "cold", Seconds: float64(i + 1), Started: noon, Ended: noon.Add(time.Duration(i+1) * time.Second)}
+		if i < 10 {
+			rec.Cause, rec.Error = record.CauseExit, "it failed"
+		}
+		records = append(records, rec)
+	}
+	records = append(records, records[4])
+	records[len(records)-1].Try, records[len(records)-1].Cause = 2, ""
+	u, err := usage("/dir/name", each(records), common{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.shown) != maxShown || u.more != 101 {
+		t.Fatalf("%d shown, %d not", len(u.shown), u.more)
+	}
+	failed, earlier := 0, 0
+	for i := range u.shown {
+		if s := &u.shown[i]; !s.OK() {
+			failed++
+		} else if s.Seconds <= 100 {
+			t.Fatalf("task %d of %v s is shown", s.Task.Task, s.Seconds)
+		}
+		if !u.shown[i].last {
+			earlier++
+		}
+	}
+	if failed != 10 || earlier != 1 || u.shown[maxShown-1].Task.Task != 5 {
+		t.Errorf("%d failed, %d earlier, the last is of task %d", failed, earlier, u.shown[maxShown-1].Task.Task)
+	}
+	path, err := u.WriteHTML(filepath.Join(t.TempDir(), "page.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "Of 20101 tries the timeline and the table have 20000") {
+		t.Errorf("the page does not say that tries are left out (%v)", err)
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	const g = 1 << 30
+	for name, c := range map[string]struct {
+		step StepUsage
+		want []string // what each begins with
+	}{
+		"memory":                      {StepUsage{Memory: 32 * g, MaxRSS: 23 * g / 10, Cores: 1}, []string{"ask for 3 GiB of memory, not 32 GiB"}},
+		"the memory is used":          {StepUsage{Memory: 4 * g, MaxRSS: 3 * g, Cores: 1}, nil},
+		"little memory":               {StepUsage{Memory: g / 2, MaxRSS: g / 100, Cores: 1}, nil},
+		"memory is not counted":       {StepUsage{MaxRSS: g, Cores: 1}, nil},
+		"memory is not known":         {StepUsage{Memory: 32 * g, Cores: 1}, nil},
+		"cores":                       {StepUsage{Cores: 8, CoreUsage: CoreUsage{Efficiency: 0.2}, CoresUsed: 1.92}, []string{"ask for 2 cores, not 8"}},
+		"cores that one try has used": {StepUsage{Cores: 8, CoreUsage: CoreUsage{Efficiency: 0.2}, CoresUsed: 8}, nil},
+		"cores that are used":         {StepUsage{Cores: 2, CoreUsage: CoreUsage{Efficiency: 0.9}, CoresUsed: 1.8}, nil},
+	} {
+		c.step.Tries, c.step.OK, c.step.Seconds.Median = 5, 5, 60
+		got := c.step.advice()
+		if len(got) != len(c.want) || len(got) > 0 && !strings.HasPrefix(got[0], c.want[0]) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		c.step.Tries = 2
+		if got := c.step.advice(); got != nil {
+			t.Errorf("%s, of two tries: %q", name, got)
+		}
+	}
+}
+
+// Tries of several workers have the same slots; no two of a lane overlap.
+func TestLanes(t *testing.T) {
+	during := func(slot int, from, to time.Duration) try {
+		return try{Task: record.Task{Slot: slot, Started: noon.Add(from), Ended: noon.Add(to)}}
+	}
+	for _, c := range []struct {
+		tries []try
+		want  []int
+	}{
+		{nil, []int{}},
+		{[]try{during(1, 0, 5), during(0, 2, 3), during(1, 5, 6)}, []int{1, 0, 1}},
+		{[]try{during(0, 0, 5), during(0, 1, 3), during(0, 3, 6), during(0, 5, 7)}, []int{0, 1, 1, 0}},
+	} {
+		if got := lanes(c.tries); !slices.Equal(got, c.want) {
+			t.Errorf("%v, want %v", got, c.want)
+		}
+	}
+}
+
+// The page of a task directory in a browser, narrow and dark: nothing is wider than the
+// screen, and a task that failed shows its standard error.
+func TestUsagePageInABrowser(t *testing.T) {
+	b := browser.New(t)
+	var records []record.Task
+	for i := range 300 {
+		rec := at(i+1, 1, "cold", float64(i), 0, 1.5)
+		rec.Sample, rec.Group, rec.Cores, rec.Memory = "", []string{"map", "sort"}[i%2], 4, 32<<30
+		rec.User, rec.System = 0.5, 0
+		if i == 7 {
+			rec = fails(rec, record.CauseExit, "the command ended with status 1")
+		}
+		records = append(records, rec)
+	}
+	u, err := usage(t.TempDir(), each(records), common{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.stderr(func(*record.Task) []string { return []string{"no such <file>"} })
+	path, err := u.WriteHTML(filepath.Join(t.TempDir(), "page.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.View(400, 800, true)
+	b.Go("file://" + path)
+	b.Until(`document.querySelectorAll("tr[aria-rowindex]").length >= 5`)
+	if got := b.Eval(`String(document.documentElement.scrollWidth)`); got != "400" {
+		t.Errorf("the page is %s pixels wide on a screen of 400", got)
+	}
+	b.Eval(`(() => { const f = document.getElementById("filter"); f.value = "failed sort"; f.dispatchEvent(new Event("input")); return ""; })()`)
+	b.Until(`document.querySelectorAll("tr[aria-rowindex]").length === 1`)
+	b.Eval(`(document.querySelector("tr[aria-rowindex]").click(), "")`)
+	dom := b.Eval(`document.getElementById("details").outerHTML`)
+	for _, want := range []string{"<pre>no such &lt;file&gt;</pre>", "32.0 GiB", "sort"} {
+		if !strings.Contains(dom, want) {
+			t.Errorf("the details lack %q: %s", want, dom)
+		}
+	}
+	if dom := b.Eval(`document.querySelector("main").textContent`); !strings.Contains(dom, "map: ask for 1 core, not 4") {
+		t.Error("there is no advice")
+	}
+	for _, s := range b.Wrong {
+		t.Errorf("the browser complains: %s", s)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"premix/internal/blast/database"
+	"premix/internal/kit/htmlpage"
 )
 
 //go:embed web openapi.json
@@ -75,6 +77,11 @@ func (s *Service) Handler() http.Handler {
 		http.ServeFileFS(w, r, content, "openapi.json")
 	})
 	files := http.FileServerFS(web)
+	mux.HandleFunc("GET /colours.css", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-cache")
+		io.WriteString(w, htmlpage.Colours)
+	})
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")

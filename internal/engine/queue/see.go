@@ -18,6 +18,7 @@ import (
 
 	"premix/internal/engine"
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/lines"
 	"premix/internal/kit/owner"
 	"premix/internal/kit/units"
 	"premix/internal/record"
@@ -386,7 +387,7 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 			x.Way = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
 		}
 		if text, err := q.read1(rec.Log, ".err", rec.StderrOffset, rec.StderrLength, tailBytes); err == nil {
-			x.Stderr = lastLines(text, engine.StderrLines)
+			x.Stderr = lines.Last(text, engine.StderrLines)
 		}
 	case Cancelled:
 		x.Why = "it was cancelled"
@@ -496,15 +497,6 @@ func (q *Queue) read1(log, ext string, offset, length int64, most int64) ([]byte
 		err = nil
 	}
 	return text[:got], err
-}
-
-func lastLines(text []byte, n int) []string {
-	t := strings.TrimRight(strings.ToValidUTF8(string(text), "?"), "\r\n")
-	if t == "" {
-		return nil
-	}
-	lines := strings.Split(t, "\n")
-	return lines[max(0, len(lines)-n):]
 }
 
 // extent is the place of a try's output: length bytes of a file, or the rest of the

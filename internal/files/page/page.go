@@ -11,11 +11,15 @@ import (
 	"time"
 
 	"premix/internal/files"
+	"premix/internal/kit/htmlpage"
 	"premix/internal/kit/units"
 )
 
 //go:embed page.html
 var source string
+
+//go:embed page.css
+var style string
 
 // bar is a row of a histogram: two fractions, each with the amount that it is a fraction
 // of.
@@ -43,7 +47,7 @@ type tile struct{ Value, Name string }
 
 // Write writes the page of a scan's usage.
 func Write(w io.Writer, u *files.Usage) error {
-	t, err := template.New("page").Funcs(template.FuncMap{"svg": draw}).Parse(source)
+	t, err := htmlpage.New(source, style, template.FuncMap{"svg": draw})
 	if err != nil {
 		return err
 	}

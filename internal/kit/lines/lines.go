@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,4 +92,20 @@ func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end i
 			buf, again = make([]byte, size), make([]byte, size)
 		}
 	}
+}
+
+// Last returns the last lines of a text, at most n, as valid UTF-8 and without empty lines at
+// the end. Of a line that a program has rewritten in place it returns the last state.
+func Last(text []byte, n int) []string {
+	text = bytes.TrimRight(text, "\r\n")
+	if len(text) == 0 {
+		return nil
+	}
+	list := strings.Split(strings.ToValidUTF8(string(text), "?"), "\n")
+	list = list[max(0, len(list)-n):]
+	for i, l := range list {
+		l = strings.TrimRight(l, "\r")
+		list[i] = l[strings.LastIndexByte(l, '\r')+1:]
+	}
+	return list
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,5 +279,16 @@ func TestRead(t *testing.T) {
 	})
 	if !errors.Is(err, stop) || end != int64(4+len(long)+1) {
 		t.Errorf("%v at %d", err, end)
+	}
+}
+
+func TestLast(t *testing.T) {
+	for text, want := range map[string][]string{
+		"": nil, "\n\n": nil, "a": {"a"}, "a\nb\nc\n": {"b", "c"}, "a\r\nb\r\n\r\n": {"a", "b"},
+		"1 %\r2 %\r3 %\nend\n": {"3 %", "end"}, "\xff\n": {"?"}, "a\n\nb": {"", "b"},
+	} {
+		if got := Last([]byte(text), 2); !slices.Equal(got, want) {
+			t.Errorf("Last(%q) = %q, want %q", text, got, want)
+		}
 	}
 }

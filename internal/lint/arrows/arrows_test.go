@@ -49,7 +49,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"files/page": {
-		imports: []string{"files"},
+		imports: []string{"kit/htmlpage", "files"},
 	},
 	"files/packdir": {
 		imports: []string{"kit/beneath", "node", "store", "store/tree", "kit/owner"},
@@ -203,7 +203,7 @@ var layers = map[string]layer{
 		modules: []string{"gonum.org/v1/gonum"},
 	},
 	"transfer/summary": {
-		imports: []string{"kit/outputs", "kit/beneath", "transfer", "transfer/stats", "record"},
+		imports: []string{"kit/htmlpage", "kit/outputs", "kit/beneath", "transfer", "transfer/stats", "record"},
 		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"transfer/capture": {
@@ -223,7 +223,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"report": {
-		imports: []string{"kit/beneath", "kit/outputs", "engine", "engine/queue", "hotstart", "hotstart/calls", "record", "kit/owner"},
+		imports: []string{"kit/htmlpage", "kit/beneath", "kit/outputs", "engine", "engine/queue", "hotstart", "hotstart/calls", "record", "kit/owner"},
 	},
 	"engine/kubernetes": {
 		imports: []string{"engine/pilot", "testkit/kubeapi"},
@@ -306,7 +306,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"kit/access", "kit/beneath", "kit/units", "blast/database", "blast/fasta", "blast/search", "record"},
+		imports: []string{"kit/htmlpage", "kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/search", "record"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {
@@ -326,7 +326,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"replay/results": {
-		imports: []string{"kit/beneath", "replay/simulate", "replay/machine", "replay/trace", "record"},
+		imports: []string{"kit/htmlpage", "kit/beneath", "replay/simulate", "replay/machine", "replay/trace", "record"},
 	},
 	"replay/scheduling": {
 		imports: []string{"kit/problem", "replay/simulate", "replay/machine", "replay/freecapacity", "replay/trace"},
@@ -387,7 +387,8 @@ var layers = map[string]layer{
 	"testkit/figures": {
 		modules: []string{"golang.org/x/sys"},
 	},
-	"kit/outputs": {},
+	"kit/outputs":  {},
+	"kit/htmlpage": {},
 	"kit/beneath": {
 		imports: []string{"kit/owner"},
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
@@ -640,6 +641,8 @@ func TestOneHome(t *testing.T) {
 		{"func quantile(", nil, "kit/quantile"},
 		{"func median(", []string{"bench/"}, "kit/quantile"},                                                      // of a field of results
 		{"unix.Renameat", []string{"kit/beneath", "files/policy", "files/tiers"}, "Move of internal/kit/beneath"}, // these move the files of users
+		{"--ground: #", nil, "kit/htmlpage"},
+		{"<!doctype html>", []string{"kit/htmlpage", "kit/outputs", "testkit/browser"}, "New of internal/kit/htmlpage"},
 		{"os.Rename(", []string{"kit/beneath", "bench/"}, "Move, Write or Replace of internal/kit/beneath"},
 		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture"}, "Write or Create of internal/kit/beneath"}, // these give the file no other name
 	}

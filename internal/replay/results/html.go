@@ -10,12 +10,16 @@ import (
 	"strings"
 
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/htmlpage"
 	"premix/internal/replay/simulate"
 	"premix/internal/replay/trace"
 )
 
 //go:embed page.html
 var pageHTML string
+
+//go:embed page.css
+var pageCSS string
 
 // page is the data for page.html.
 type page struct {
@@ -30,8 +34,8 @@ type chart struct {
 
 // WriteHTML writes one self-contained page, whole or not at all.
 func (r *Results) WriteHTML(path string) error {
-	t, err := template.New("page").Funcs(template.FuncMap{"span": span, "signed": signed, "percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
-		"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour}).Parse(pageHTML)
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"span": span, "signed": signed, "percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
+		"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour})
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"premix/internal/kit/htmlpage"
 )
 
 //go:embed page.html
 var pageHTML string
+
+//go:embed page.css
+var pageCSS string
 
 // section is a section of the page with figures.
 type section struct {
@@ -17,7 +21,7 @@ type section struct {
 }
 
 func (r *Report) writeHTML(w io.Writer, figures []Figure) error {
-	t, err := template.New("page").Funcs(template.FuncMap{
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{
 		"mbit":    func(v float64) string { return fmt.Sprintf("%.1f", mbit(v)) },
 		"mb":      func(v float64) string { return fmt.Sprintf("%.3f", v/1e6) },
 		"sum":     func(a, b float64) float64 { return a + b },
@@ -52,7 +56,7 @@ func (r *Report) writeHTML(w io.Writer, figures []Figure) error {
 			}
 			return fmt.Sprintf("%.2f", *v)
 		},
-	}).Parse(pageHTML)
+	})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,6 @@
+// Package htmlpage has the parts that all pages of premix share: colours in light and dark,
+// type, tables, and the form on a narrow screen and on paper.
+//
+// A page that premix writes to a file is one HTML file that needs no other: [New] puts the
+// style into its head. A service serves [Colours] in front of its own style.
+package htmlpage

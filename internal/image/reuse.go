@@ -67,7 +67,7 @@ func packTree(s *store.Store, d object.Digest, w io.Writer) error {
 	return p.Close()
 }
 
-// content is a file of a tree.
+// content reads the content of a file from the image of a tree.
 type content struct {
 	fs  *erofs.Image
 	nid uint64

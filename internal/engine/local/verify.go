@@ -39,7 +39,8 @@ type sentinel struct {
 // maxVain is how often another task is verified instead of a task that could not be.
 const maxVain = 3
 
-// wants reports whether the next task is to be verified; last: no task waits behind it.
+// wants reports whether the next task is to be verified. last means that no other
+// task waits.
 func (v *sentinel) wants(last bool) bool {
 	chosen := false
 	switch {

@@ -63,7 +63,9 @@ func HolderMain(args []string) int {
 	return exit
 }
 
-// hold returns the exit code of the job: for srun, the one of its step.
+// hold sends the allocation to the program that asked for it, runs the steps of that program
+// until it gives the allocation back, and returns the exit code of the job: for srun, the exit
+// code of its step.
 func hold(dir, name string) (exit int, err error) {
 	l, remove, err := listenAt(dir, holderSocket(os.Getenv("SLURM_JOB_ID")))
 	if err != nil {

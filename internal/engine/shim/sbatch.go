@@ -151,7 +151,8 @@ func (s *submission) directives(environ map[string]string, script []byte) error 
 	return nil
 }
 
-// interpret gives the options their meaning.
+// interpret reads the values of the options into the submission, and refuses options that
+// would have no effect.
 func (s *submission) interpret(environ map[string]string, dir string, cores int, memory int64, now time.Time) (err error) {
 	for _, o := range sbatchOptions() {
 		if value, ok := s.set[o.name]; ok && o.use == refused && value != "none" && value != "/dev/null" {

@@ -94,7 +94,8 @@ func (s *Census) result() (*Census, error) {
 	return s, nil
 }
 
-// censusFormat is partition, state, and the indices of an array's element or elements.
+// censusFormat makes squeue print the partition and the state of a job, and the indices of the
+// elements of an array that a line stands for.
 const censusFormat = "%P|%T|%K"
 
 // ParseCensus counts the jobs in the output of squeue with that format. A line may stand for

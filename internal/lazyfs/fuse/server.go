@@ -257,7 +257,7 @@ func (s *Server) log(format string, args ...any) {
 	}
 }
 
-// end is called by the last reader.
+// end ends the server. The last goroutine that reads requests calls it.
 func (s *Server) end() {
 	s.cancel()
 	if err := s.failure.Load(); err != nil {

@@ -175,8 +175,7 @@ type Inode struct {
 // Blocks returns st_blocks. It counts holes too, as the kernel does.
 func (i *Inode) Blocks() int64 { return roundUp(i.Size, BlockSize) / 512 }
 
-// Inode reads an inode. It has checked the location of the inode's contents against the
-// size of the image.
+// Inode reads an inode, and checks that its content is within the image.
 func (im *Image) Inode(nid uint64) (*Inode, error) {
 	if im.inodeBase > im.size || nid > uint64(im.size-im.inodeBase)/slotSize {
 		return nil, im.corrupt(nid, "it is not within the image")

@@ -48,7 +48,7 @@ func words(id watch.ID) (thing, quantity string) {
 		}
 	}
 	_, name, _ := strings.Cut(id.Name, ".")
-	quantity = said[id.Name]
+	quantity = descriptions[id.Name]
 	if quantity == "" {
 		quantity = strings.ReplaceAll(name, "_", " ")
 	}
@@ -84,8 +84,8 @@ var waitedFor = map[string]string{
 	"memory": "time waiting for memory",
 }
 
-// said describes quantities whose names are not clear by themselves.
-var said = map[string]string{
+// descriptions has the words for quantities whose names do not explain them.
+var descriptions = map[string]string{
 	runningName:                "number running",
 	ageName:                    "time since their start",
 	"disk.reads":               "reads",

@@ -190,6 +190,9 @@ func (s *supervisor) holdAt(pid, process, tid int) error {
 	}
 	s.template = s.held[0]
 	s.prepared = frozen.Preparation{Pid: pid, Began: s.cfg.Clock, Dir: s.workDir()}
+	if c := s.watch.Clock; c != nil {
+		s.prepared.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Cycles: c.Cycles}
+	}
 	return nil
 }
 

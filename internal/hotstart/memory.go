@@ -154,7 +154,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 			return err
 		}
 		m.Seconds = time.Since(begun).Seconds()
-		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+		return notePlaces(filepath.Join(snap.Dir, imageName), c, first.Prepared.Stopped)
 	}
 	if r.Words != nil {
 		return &dependence{"its memory depends on something that is not the same in each start: " + describeComparison(c)}
@@ -162,7 +162,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	if first.Threads || p.held.held.Threads {
 		// Their turns are not the same each time.
 		m.Compared, m.Reason = false, "threads of the tool ran while it loaded its data: "+describeComparison(c)
-		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+		return notePlaces(filepath.Join(snap.Dir, imageName), c, first.Prepared.Stopped)
 	}
 	m.Reason = describeComparison(c)
 	m.Unexplained, m.More = c.Unexplained, c.More
@@ -171,7 +171,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	}
 	if p.spec.Trust {
 		m.Trusted = true
-		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+		return notePlaces(filepath.Join(snap.Dir, imageName), c, first.Prepared.Stopped)
 	}
 	return &dependence{"its memory depends on a value that differs between starts: " + m.Reason}
 }
@@ -213,17 +213,16 @@ func applyNoise(path string, pid int) error {
 	return frozen.Apply(pid, patches)
 }
 
-// notePlaces notes in an image where the program keeps ids of its threads and the device
-// of its files.
-func notePlaces(path string, c *frozen.Comparison) error {
-	if len(c.Ids)+len(c.Devices) == 0 {
+// notePlaces notes in an image the places that a start has to write.
+func notePlaces(path string, c *frozen.Comparison, stopped frozen.Moment) error {
+	if len(c.Ids)+len(c.RegisterIds)+len(c.Devices)+len(c.Clocks) == 0 {
 		return nil
 	}
 	im, err := frozen.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	im.Ids, im.Devices = c.Ids, c.Devices
+	c.Note(im, stopped)
 	if err := os.Remove(path); err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -20,6 +19,9 @@ import (
 
 // version executes CPUID for leaf 1.
 func version() (eax, ebx uint32)
+
+// cycles reads the time-stamp counter.
+func cycles() uint64
 
 // maxListed is how many differences of a kind are listed.
 const maxListed = 1000
@@ -179,7 +181,8 @@ func (c *comparer) state() {
 	a, b := *c.im[0], *c.im[1]
 	for _, im := range []*Image{&a, &b} {
 		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
-		im.Boot, im.RegisterIds = "", nil
+		im.Boot, im.RegisterIds, im.Clocks, im.Stopped = "", nil, nil, Moment{}
+		im.Timers, im.Files = withoutRest(im.Timers, im.Files)
 	}
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range va.NumField() {
@@ -187,6 +190,31 @@ func (c *comparer) state() {
 		if !reflect.DeepEqual(x, y) {
 			c.unexplained(Difference{Where: "state " + va.Type().Field(i).Name, A: clip(fmt.Sprintf("%v", x)), B: clip(fmt.Sprintf("%v", y)), At: -1})
 		}
+	}
+}
+
+// withoutRest returns timers and files in which each timer that is armed has the same time
+// left. This time depends on the speed of the preparation.
+func withoutRest(timers []IntervalTimer, files []File) ([]IntervalTimer, []File) {
+	timers, files = slices.Clone(timers), slices.Clone(files)
+	for i := range timers {
+		forgetRest(&timers[i].Raw)
+	}
+	for i := range files {
+		if files[i].Kind == FileTimer {
+			forgetRest(&files[i].Value)
+		}
+	}
+	return timers, files
+}
+
+// forgetRest sets the time left in a struct itimerval or itimerspec to one second, unless
+// it is zero.
+func forgetRest(raw *[32]byte) {
+	left := raw[16:]
+	if !bytes.Equal(left, make([]byte, len(left))) {
+		clear(left)
+		left[0] = 1
 	}
 }
 
@@ -214,7 +242,7 @@ func (c *comparer) thread(i int) {
 			c.explained(RuleThreadID, d)
 		} else if c.offset(i, k, x, y) {
 			c.explained(RuleWord, d)
-		} else if c.clock(w) {
+		} else if c.clock(w, ClockPlace{Thread: i, Register: k}) {
 			c.explained(RuleClock, d)
 		} else {
 			c.unexplained(d)
@@ -238,7 +266,7 @@ func (c *comparer) thread(i int) {
 			continue
 		}
 		d := Difference{Where: name("extended state"), Offset: uint64(at), Length: 8, A: fmt.Sprintf("%x", t.Xstate[at:at+8]), B: fmt.Sprintf("%x", u.Xstate[at:at+8]), At: -1}
-		if c.clock(w) {
+		if _, ok := clockPlace(w.a[1], w.b[1], c.prep[0].Began, c.prep[1].Began); ok {
 			c.explained(RuleClock, d)
 		} else {
 			c.unexplained(d)
@@ -439,7 +467,7 @@ func (c *comparer) rule(addr uint64, w words) string {
 		c.out.Devices = append(c.out.Devices, addr)
 		return RuleDevice
 	}
-	if c.clock(w) {
+	if c.clock(w, ClockPlace{Address: addr}) {
 		return RuleClock
 	}
 	if c.rseq(addr) {
@@ -500,34 +528,18 @@ func (c *comparer) ids(addr uint64, w words) string {
 // value of the time-stamp counter. The program may keep a time and print it later. The
 // proof of outputs finds this, since its start has the clock words of the second
 // preparation.
-func (c *comparer) clock(w words) bool {
-	x, y := w.a[1], w.b[1]
-	a, b := c.prep[0].Began, c.prep[1].Began
-	if b.Cycles != a.Cycles && y-x == b.Cycles-a.Cycles {
-		return true
+func (c *comparer) clock(w words, at ClockPlace) bool {
+	p, ok := clockPlace(w.a[1], w.b[1], c.prep[0].Began, c.prep[1].Began)
+	if !ok || len(c.out.Clocks) == maxNoise {
+		return false
 	}
-	for _, shift := range []int64{b.Realtime - a.Realtime, b.Monotonic - a.Monotonic} {
-		if shift == 0 || shift%int64(time.Second) != 0 {
-			continue
-		}
-		for _, unit := range []time.Duration{time.Nanosecond, time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second} {
-			if int64(y-x) == shift/int64(unit) {
-				return true
-			}
-		}
-		seconds := shift / int64(time.Second)
-		if x>>32 == y>>32 && int64(uint32(y)-uint32(x)) == seconds || uint32(x) == uint32(y) && int64(y>>32-x>>32) == seconds {
-			return true
-		}
-		if f, g := math.Float64frombits(x), math.Float64frombits(y); math.Abs(f) < 1e11 && math.Abs(g-f-float64(seconds)) < 1e-6 && f != 0 {
-			return true
-		}
-	}
-	return false
+	p.Address, p.Thread, p.Register = at.Address, at.Thread, at.Register
+	c.out.Clocks = append(c.out.Clocks, p)
+	return true
 }
 
 // noise are the rules by which a value does not matter.
-var noise = []string{RuleDeadStack, RuleClock, RuleDate, RuleProcessor}
+var noise = []string{RuleDeadStack, RuleDate, RuleProcessor}
 
 // layoutsOfTimes are the forms in which printed times are known.
 var layoutsOfTimes = []string{

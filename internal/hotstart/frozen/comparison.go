@@ -17,6 +17,7 @@ type Preparation struct {
 	Pid     int    // as the process sees it
 	Threads []int  // ids as the process sees them, in the order of Image.Threads; nil: the ids in the image
 	Began   Moment // by the clock that the process was given
+	Stopped Moment // by the same clock
 	Dir     string // working directory
 	Device  uint64 // of the file of the program, where each process has another one; or 0
 }
@@ -100,6 +101,7 @@ type Comparison struct {
 	Ids         []IdPlace    // in the memory of the first image
 	Devices     []uint64     // addresses of the device in the memory of the first image
 	RegisterIds []RegisterId // in the registers of the first image
+	Clocks      []ClockPlace // in the first image; at most maxNoise
 	Words       []WordPlace  // in the memory of the first image
 	Offsets     []Offset     // in the registers of the first image
 	// Noise has the second preparation's values of words that do not matter by one of the
@@ -110,6 +112,13 @@ type Comparison struct {
 
 // Same reports whether each difference is explained.
 func (c *Comparison) Same() bool { return len(c.Layout) == 0 && len(c.Unexplained) == 0 }
+
+// Note notes in the first image where the process keeps ids of its threads, the device of
+// its files and times. stopped is the time at which the process was stopped.
+func (c *Comparison) Note(im *Image, stopped Moment) {
+	im.Ids, im.RegisterIds, im.Devices = c.Ids, c.RegisterIds, c.Devices
+	im.Clocks, im.Stopped = c.Clocks, stopped
+}
 
 // Patch is an address in the memory of a process and the value to write there.
 type Patch struct {

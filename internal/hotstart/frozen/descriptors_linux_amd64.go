@@ -267,7 +267,7 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 	if reader < 0 || writer < 0 {
 		return file, refuse("it has one end of a pipe and not the other: %s", name)
 	}
-	file.Kind, file.Of = FilePipe, reader
+	file.Kind, file.Of, file.Path = FilePipe, reader, "" // which names the inode
 	in, err := os.OpenFile(f.proc(fmt.Sprintf("fd/%d", reader)), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return file, err

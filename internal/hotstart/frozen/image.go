@@ -48,6 +48,9 @@ type Image struct {
 	// RegisterIds are from Comparison too. Start sets these registers to the id of a
 	// thread.
 	RegisterIds []RegisterId
+	// Clocks are from Comparison. Stopped is the time at which the process was stopped.
+	Clocks  []ClockPlace
+	Stopped Moment
 }
 
 // RegisterId is a register that holds the id of a thread, as where one waits for the end

@@ -33,7 +33,7 @@ func (f *freezer) socket(file File, o *open, name string) (File, error) {
 	if !shut {
 		return file, refused
 	}
-	file.Kind = FileShut
+	file.Kind, file.Path = FileShut, "" // which names the inode
 	return file, nil
 }
 

@@ -648,20 +648,65 @@ func (s *starter) finish(tids []int, size uint64) error {
 			return fmt.Errorf("write the device of the program: %w", err)
 		}
 	}
+	clocks, err := s.clocks()
+	if err != nil {
+		return err
+	}
 	if err := s.p.Free(s.region, int(size)); err != nil {
 		return fmt.Errorf("unmap the restorer: %w", err)
 	}
 	for i, tid := range tids {
 		t := &s.im.Threads[i]
+		regs := t.Regs
+		for _, c := range clocks {
+			if c.Thread == i {
+				reflect.ValueOf(&regs).Elem().Field(c.Register).SetUint(c.Word)
+			}
+		}
 		if err := s.p.SetXstate(tid, t.Xstate); err != nil {
 			return err
 		}
 		if err := s.p.SetSignalMask(tid, t.Mask); err != nil {
 			return err
 		}
-		s.p.SetRegisters(tid, t.Regs)
+		s.p.SetRegisters(tid, regs)
 	}
 	return nil
+}
+
+// clocks moves the times in the program's memory on to the present. It returns the times
+// in registers, with their present values.
+func (s *starter) clocks() ([]ClockPlace, error) {
+	now, err := Now()
+	if err != nil {
+		return nil, err
+	}
+	// Some of this memory is read-only.
+	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", s.p.Pid), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer mem.Close()
+	var registers []ClockPlace
+	for _, c := range s.im.Clocks {
+		word := c.at(s.im.Stopped, now)
+		if c.Address == 0 {
+			c.Word = word
+			registers = append(registers, c)
+		} else if _, err := mem.WriteAt(binary.LittleEndian.AppendUint64(nil, word), int64(c.Address)); err != nil {
+			return nil, fmt.Errorf("write a time at %#x: %w", c.Address, err)
+		}
+	}
+	return registers, nil
+}
+
+// Now returns the present time of this machine.
+func Now() (Moment, error) {
+	var real, monotonic unix.Timespec
+	if err := errors.Join(unix.ClockGettime(unix.CLOCK_REALTIME, &real), unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic)); err != nil {
+		return Moment{}, fmt.Errorf("read the clocks: %w", err)
+	}
+	return Moment{real.Nano(), monotonic.Nano(), cycles()}, nil
 }
 
 // ids replaces the ids of the frozen threads in the program's memory by the ids of the

@@ -9,6 +9,14 @@ TEXT ·version(SB), NOSPLIT, $0-8
 	MOVL BX, ebx+4(FP)
 	RET
 
+// func cycles() uint64
+TEXT ·cycles(SB), NOSPLIT, $0-8
+	RDTSC
+	SHLQ $32, DX
+	ORQ DX, AX
+	MOVQ AX, ret+0(FP)
+	RET
+
 // func component(index uint32) (size, offset uint32)
 TEXT ·component(SB), NOSPLIT, $0-16
 	MOVL $0xd, AX

@@ -521,7 +521,7 @@ func (p *preparation) compare() error {
 	if err != nil {
 		return err
 	}
-	p.images[0].Ids, p.images[0].RegisterIds = c.Ids, c.RegisterIds
+	c.Note(p.images[0], p.trials[0].facts().Stopped)
 	l.Places, p.noise = c.Words, c.Noise
 	return p.confirm(c)
 }

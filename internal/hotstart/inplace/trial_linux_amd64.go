@@ -756,7 +756,11 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 
 // facts describes a trial that is held, for a comparison.
 func (t *trial) facts() frozen.Preparation {
-	return frozen.Preparation{Pid: t.pid, Began: t.clock, Dir: t.dir}
+	p := frozen.Preparation{Pid: t.pid, Began: t.clock, Dir: t.dir}
+	if c := t.overlay.Clock; c != nil {
+		p.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Cycles: c.Cycles}
+	}
+	return p
 }
 
 // freeze freezes a trial that is held.

@@ -9,4 +9,7 @@ type Clock struct {
 	Realtime, Monotonic int64 // ns
 	Cycles              uint64
 	cpu                 int64 // ns
+	// waits has, by thread, where deadline has put a time-out, and the address that the
+	// thread has given.
+	waits map[int][2]uint64
 }

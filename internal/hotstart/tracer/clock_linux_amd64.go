@@ -13,7 +13,7 @@ import (
 // Each reading advances the Clock by these.
 const (
 	clockStep  = 50_000 // ns
-	cpuStep    = 40_000 // ns
+	cpuStep    = 500    // ns: a started process has used as little
 	cyclesStep = 20_000
 )
 
@@ -107,6 +107,11 @@ func (c *Clock) remove(p *Proc) error {
 	}
 	for _, tid := range p.Threads {
 		r := p.rest[tid]
+		if wait, ok := c.waits[tid]; ok && r.R10 == wait[0] {
+			// A start moves the time that the thread has given on to its own clock.
+			r.R10 = wait[1]
+			p.rest[tid] = r
+		}
 		for addr, nr := range at {
 			if r.Rip < addr || r.Rip >= addr+stubSize {
 				continue
@@ -284,6 +289,10 @@ func (c *Clock) deadline(tid int, r *unix.PtraceRegs) error {
 	if err := (&Proc{Pid: tid}).Write(at, b[:]); err != nil {
 		return nil // it waits until the time that it has given
 	}
+	if c.waits == nil {
+		c.waits = map[int][2]uint64{}
+	}
+	c.waits[tid] = [2]uint64{at, r.R10}
 	r.R10 = at
 	return gone(unix.PtraceSetRegs(tid, r))
 }

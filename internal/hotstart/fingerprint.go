@@ -26,6 +26,7 @@ type Fingerprint struct {
 	CPU    string `json:"cpu"`             // digest of the CPU's vendor and features
 	Image  string `json:"image,omitempty"` // digest of the record of the image that the tool runs in
 	Recipe string `json:"recipe"`          // digest of the frozen part of the recipe
+	Umask  int    `json:"umask"`           // of the tool at its start; 0 with an image
 	// Program is the file that the command's name led to, by PATH; empty with an image.
 	Program string  `json:"program,omitempty"`
 	Files   []Stamp `json:"files"` // all that the tool has looked at; with an image, data only
@@ -61,6 +62,10 @@ const (
 	SeenIsDir   Seen = "isdir"   // it is a directory, with permissions and owner
 	SeenNames   Seen = "names"   // the names in a directory
 	SeenLink    Seen = "link"    // the target of a symbolic link
+	SeenFact    Seen = "fact"    // a fact, which Path names (facts.go)
+	// SeenAttributes are the extended attributes of a file, and SeenSystem its file system.
+	SeenAttributes Seen = "attributes"
+	SeenSystem     Seen = "system"
 )
 
 // Mismatch is the error for a fingerprint that differs.
@@ -149,6 +154,9 @@ func (s Stamp) check() error {
 // seenStamp describes a part of a file. A file that is missing is described as
 // such, whatever was asked for.
 func seenStamp(path string, seen Seen) (Stamp, error) {
+	if seen == SeenFact {
+		return factStamp(path)
+	}
 	missing := Stamp{Path: path, Seen: SeenMissing}
 	var st unix.Stat_t
 	stat := unix.Stat
@@ -163,13 +171,23 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 		return missing, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	s := Stamp{Path: path, Seen: seen}
+	digest := func(text string) (Stamp, error) {
+		sum := blake3.Sum256([]byte(text))
+		s.Digest = hex.EncodeToString(sum[:])
+		return s, nil
+	}
 	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
 	case seen == SeenLink && st.Mode&unix.S_IFMT == unix.S_IFLNK:
 		target, err := os.Readlink(path)
-		sum := blake3.Sum256([]byte(target))
-		s.Digest = hex.EncodeToString(sum[:])
-		return s, err
+		if err != nil {
+			return s, err
+		}
+		return digest(target)
+	case seen == SeenAttributes:
+		return digest(attributesOf(path))
+	case seen == SeenSystem:
+		return digest(systemOf(path))
 	case seen == SeenNames && dir:
 		entries, err := os.ReadDir(path)
 		if errors.Is(err, fs.ErrPermission) {
@@ -197,6 +215,12 @@ func lookStamp(l look) (Stamp, error) {
 	switch l.Op {
 	case tracer.LookLink:
 		return seenStamp(l.Path, SeenLink)
+	case tracer.LookFact:
+		return factStamp(l.Path)
+	case tracer.LookAttributes:
+		return seenStamp(l.Path, SeenAttributes)
+	case tracer.LookSystem:
+		return seenStamp(l.Path, SeenSystem)
 	case tracer.LookOpen:
 		st, err := os.Stat(l.Path)
 		if err == nil && st.Mode().IsRegular() {
@@ -290,7 +314,7 @@ func (e *changedMeanwhile) Error() string {
 // The tool may then have read other content than the fingerprint describes.
 func (fp Fingerprint) unchanged(since time.Time) error {
 	for _, s := range fp.Files {
-		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Served {
+		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Seen == SeenFact || s.Seen == SeenSystem || s.Served {
 			continue
 		}
 		var st unix.Stat_t
@@ -316,8 +340,10 @@ func hostFingerprint(spec Spec) (Fingerprint, error) {
 	fp := Fingerprint{Kernel: unix.ByteSliceToString(u.Release[:]), CPU: cpu, Recipe: spec.Recipe}
 	if spec.Image != nil {
 		fp.Image = spec.Image.Digest
+		return fp, nil
 	}
-	return fp, nil
+	fp.Umask, err = ownUmask()
+	return fp, err
 }
 
 // cpuDigest returns a digest of the properties of the CPU by which programs choose code:
@@ -389,6 +415,8 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 		return &Mismatch{"the CPU has other features"}
 	case now.Image != fp.Image:
 		return &Mismatch{fmt.Sprintf("the image is %s instead of %s", short(now.Image), short(fp.Image))}
+	case now.Umask != fp.Umask:
+		return &Mismatch{fmt.Sprintf("the umask is %#o instead of %#o", now.Umask, fp.Umask)}
 	case now.Recipe != fp.Recipe:
 		return &Mismatch{"the recipe has changed"}
 	}

@@ -59,6 +59,11 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 		return k.Process, w.opens[k.Process]
 	}
 	// A tool may open a file again after an input, and load the file only then.
+	if l.Target != "" {
+		target := *l
+		target.Path, target.Target = l.Target, ""
+		w.note(&target)
+	}
 	if n := w.seen[k]; n == 0 || k.Op == tracer.LookOpen && n <= w.inputs {
 		w.seen[k] = w.inputs + 1
 		w.looks = append(w.looks, k)
@@ -161,6 +166,7 @@ func early(looks []look, ready ReadyKind) []string {
 // watched lets a tool that was just begun run under the supervisor's watch.
 func (s *supervisor) watched(p *tracer.Proc) error {
 	s.watch = newWatcher(s.isInput)
+	s.watch.Facts = true
 	if s.cfg.Seed != nil {
 		s.watch.Random = tracer.NewEntropy([32]byte(s.cfg.Seed))
 		c := s.cfg.Clock

@@ -552,6 +552,9 @@ func (p *preparation) noRoom(err error) error {
 // fill freezes the template into a snapshot.
 func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	templateDir, looks := p.held.dir, p.held.looks
+	if i := slices.IndexFunc(looks, func(l look) bool { return l.Op == tracer.LookState }); i >= 0 {
+		return &refusal{"it cannot be frozen: it has used " + looks[i].Path}
+	}
 	if _, err := p.held.ask(p.ctx, request{Op: opFreeze, Dir: snap.Dir}); err != nil {
 		return err
 	}
@@ -588,6 +591,7 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	if err := p.compareMemory(snap, first); err != nil {
 		return err
 	}
+	snap.Fingerprint.Files = withoutMoving(snap.Fingerprint.Files)
 	return snap.seal()
 }
 
@@ -603,7 +607,11 @@ func (p *preparation) outside(looks []look) []look {
 	for _, l := range looks {
 		in := func(dir string) bool { return below(l.Path, dir) }
 		switch {
-		case strings.Contains(l.Path, javaCounters):
+		case strings.Contains(l.Path, javaCounters) && l.Op != tracer.LookFact:
+		case l.Op == tracer.LookFact, l.Op == tracer.LookState:
+			left = append(left, l)
+		case l.Op == tracer.LookOpen && factOf(l.Path, l.Process) != "":
+			left = append(left, look{Process: l.Process, Op: tracer.LookFact, Path: factOf(l.Path, l.Process)})
 		case l.Input || l.Op == tracer.LookSocket || slices.ContainsFunc(dirs, in):
 		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
 		default:
@@ -613,25 +621,36 @@ func (p *preparation) outside(looks []look) []look {
 	return left
 }
 
-// unwritten returns an error if a tool has written to a file outside its directory, since a
-// hot start would not write to it. A file that was opened for writing and not changed, for
+// unwritten returns an error if a tool has written to or changed a file outside its
+// directory, since a hot start would not. A file that was opened for writing and not changed, for
 // example a database, counts as read.
 func (p *preparation) unwritten(looks []look) error {
 	for i, l := range looks {
-		if l.Op != tracer.LookWrite {
+		if l.Op != tracer.LookWrite && l.Op != tracer.LookChange {
 			continue
 		}
 		var st unix.Stat_t
-		switch err := unix.Stat(l.Path, &st); {
-		case err != nil, st.Mode&unix.S_IFMT != unix.S_IFREG:
-			// It was removed, or is not a file.
+		stat := unix.Stat
+		if l.Op == tracer.LookChange {
+			stat = unix.Lstat
+		}
+		switch err := stat(l.Path, &st); {
+		case err != nil:
+			// It was removed.
+		case l.Op == tracer.LookWrite && st.Mode&unix.S_IFMT != unix.S_IFREG:
 		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
 			if !p.last { // it may be a cache that is there now, or another process wrote to it
 				return &changedMeanwhile{l.Path, 2 * coarse}
 			}
-			return &refusal{fmt.Sprintf("the tool writes to %s before it opens its input, and a hot start would not", l.Path)}
+			does := "writes to"
+			if l.Op == tracer.LookChange {
+				does = "changes"
+			}
+			return &refusal{fmt.Sprintf("the tool %s %s before it opens its input, and a hot start would not", does, l.Path)}
 		}
-		looks[i].Op = tracer.LookOpen
+		if looks[i].Op = tracer.LookOpen; l.Op == tracer.LookChange {
+			looks[i].Op = tracer.LookStat
+		}
 	}
 	return nil
 }

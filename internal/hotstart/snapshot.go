@@ -48,7 +48,7 @@ const (
 	noiseName = "noise"
 	usesName  = "uses"
 
-	metaVersion = 4
+	metaVersion = 5
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.

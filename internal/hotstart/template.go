@@ -137,16 +137,25 @@ func (s *supervisor) untilReady(pid int, ready func(int) (bool, error)) error {
 	}
 }
 
-// changes reports whether a call makes or writes a file outside the tool's directory,
-// or makes a socket.
+// changes reports whether a call makes, writes or changes a file outside the tool's
+// directory, or makes a socket or other state of the kernel.
 func (s *supervisor) changes(l *tracer.Look) bool {
 	switch {
 	case l.Op == tracer.LookSocket:
 		return true
-	case l.Op != tracer.LookWrite || s.container != nil || below(filepath.Clean(l.Path), s.workDir()):
+	case l.Op == tracer.LookState:
+		return true
+	case l.Op == tracer.LookChange && l.Target != "" && s.outside(l.Target):
+		return true
+	case l.Op != tracer.LookWrite && l.Op != tracer.LookChange || !s.outside(l.Path):
 		return false
 	}
 	return !slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty"}, l.Path) && !below(l.Path, "/proc")
+}
+
+// outside reports whether other processes see a file that the tool names.
+func (s *supervisor) outside(path string) bool {
+	return s.container == nil && !below(filepath.Clean(path), s.workDir())
 }
 
 // toolEnded is the error for a tool that ended before it opened its input.

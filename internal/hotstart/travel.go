@@ -221,6 +221,9 @@ func (s *Snapshot) moveIn(dir string) error {
 func (fp *Fingerprint) settle() error {
 	now, err := hostFingerprint(Spec{Recipe: fp.Recipe})
 	now.Image = fp.Image // a run compares it with the image that it has
+	if fp.Image != "" {
+		now.Umask = fp.Umask
+	}
 	if err != nil {
 		return err
 	}

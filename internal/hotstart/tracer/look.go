@@ -24,5 +24,22 @@ const (
 	LookSocket LookOp = "socket" // makes a socket; no path
 	LookRead   LookOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay
 	LookShare  LookOp = "share"  // maps a followed descriptor, or makes another of it; only of an Overlay
-	LookChange LookOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay
+	LookChange LookOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay, or with Watch.Facts
+
+	// Only with Watch.Facts:
+
+	LookFact       LookOp = "fact"       // asks for one of the facts below, which Path has
+	LookAttributes LookOp = "attributes" // reads extended attributes
+	LookSystem     LookOp = "system"     // asks for the file system of a file
+	LookState      LookOp = "state"      // makes state that is not visible; Path names it
+)
+
+// Facts are properties of the machine or of a process. Paths below /proc and /sys are facts
+// too.
+const (
+	FactHost       = "the name of the machine"
+	FactProcessors = "the set of processors that it may run on"
+	FactNice       = "the nice value"
+	FactMemory     = "the size of the memory"
+	FactLimit      = "resource limit " // and the number of the resource
 )

@@ -26,6 +26,9 @@ type Watch struct {
 	// threads of a process run one at a time; nil leaves that to the kernel. It is set
 	// before Install.
 	Clock *Clock
+	// Facts has the Watch see calls that ask for facts, that change files by their names,
+	// and that make state which neither /proc nor ptrace(2) shows. It is set before Install.
+	Facts bool
 	// Threads is set when a process has made a thread.
 	Threads bool
 
@@ -74,7 +77,9 @@ func watchFilter(others ...uint64) []unix.SockFilter {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number
 	}
-	for _, nr := range append(slices.Sorted(maps.Keys(looks)), others...) {
+	all := append(slices.Sorted(maps.Keys(looks)), others...)
+	slices.Sort(all)
+	for _, nr := range slices.Compact(all) {
 		filter = append(filter,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr), Jt: 0, Jf: 1},
 			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE})
@@ -92,6 +97,9 @@ func (w *Watch) Install(p *Proc) error {
 		return fmt.Errorf("give up new privileges: %w", err)
 	}
 	var others []uint64
+	if w.Facts {
+		others = factCalls()
+	}
 	if w.Random != nil {
 		others = append(others, unix.SYS_GETRANDOM)
 		if err := w.Random.Plant(p); err != nil {
@@ -203,6 +211,14 @@ func (w *Watch) look(tid int) (*Look, error) {
 	args := [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}
 	call, ok := looks[r.Orig_rax]
 	if !ok {
+		if w.Facts {
+			if l := fact(tid, &r); l != nil {
+				if w.Clock == nil {
+					return l, nil
+				}
+				return l, w.Clock.Answer(tid)
+			}
+		}
 		switch {
 		case r.Orig_rax == unix.SYS_FSTAT:
 			return nil, w.evenStream(tid, args[1])

@@ -413,6 +413,12 @@ func (p *preparation) layOutTemplate(t Task, number int) error {
 		if err := os.Chtimes(path, then, then); err != nil {
 			return err
 		}
+		if number == 1 {
+			// Inputs of tasks may have other permissions and further links.
+			if err := errors.Join(os.Chmod(path, 0o444), os.Link(path, t.Dir+"-"+name)); err != nil {
+				return err
+			}
+		}
 	}
 	return p.spec.give(t.Dir)
 }
@@ -577,6 +583,9 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
 		return err
 	}
+	if err := p.unvaried(snap); err != nil {
+		return err
+	}
 	snap.Memory = im.PageBytes
 	outside := p.outside(looks)
 	if err := p.unwritten(outside); err != nil {
@@ -593,6 +602,25 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	}
 	snap.Fingerprint.Files = withoutMoving(snap.Fingerprint.Files)
 	return snap.seal()
+}
+
+// unvaried returns an error if the tool has read or asked for a property of its input that
+// the two preparations have in common, and other inputs may not have.
+func (p *preparation) unvaried(snap *Snapshot) error {
+	if p.spec.Trust {
+		return nil
+	}
+	for _, op := range []tracer.LookOp{tracer.LookSystem, tracer.LookAttributes} {
+		if slices.Contains(snap.Early, string(op)) {
+			return &refusal{fmt.Sprintf("the tool asks for the file system or the extended attributes of its input before it loads its data (%s)", op)}
+		}
+	}
+	for _, name := range p.spec.Inputs {
+		if kind, opened := snap.Kinds[name]; opened && !placeholder.Varied(kind) {
+			return &refusal{fmt.Sprintf("the tool reads its input %s before it loads its data, and may keep a property of it: premix can vary the properties of FASTQ and FASTA, and this is %s", name, kind)}
+		}
+	}
+	return nil
 }
 
 // javaCounters is part of the path of the directory in which each Java virtual machine of

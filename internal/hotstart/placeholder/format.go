@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/zeebo/blake3"
@@ -337,6 +338,13 @@ func Kind(path string, plain bool) (string, error) {
 		kind += " with header " + hex.EncodeToString(sum[:6])
 	}
 	return kind, nil
+}
+
+// Varied reports whether two placeholders of a Kind differ in all properties by which tools
+// tell files of a format from each other, such as the length and the names of reads. The
+// records of other formats are copied, and have such properties in common.
+func Varied(kind string) bool {
+	return strings.HasPrefix(kind, string(formatFASTQ)) || strings.HasPrefix(kind, string(formatFASTA))
 }
 
 // PackedOnly returns the name of the format of a compressed file that tools read only

@@ -124,10 +124,14 @@ func shorten(f format, record []byte, number, i int) []byte {
 	lines := bytes.Split(bytes.TrimRight(record, "\r\n"), []byte("\n"))
 	var b bytes.Buffer
 	last := len(lines) - 1
+	unknown := i%2 == 0
 	for i, line := range lines {
 		line = bytes.TrimRight(line, "\r")
 		if i == 0 && number == 1 && len(line) > 1 {
 			line = otherName(line)
+		}
+		if f == formatFASTQ && i == 1 && number == 1 && unknown && len(line) > 0 {
+			line = append([]byte{'N'}, line[1:]...)
 		}
 		if f == formatFASTQ && (i == 1 || i == 3) || f == formatFASTA && i == last && i > 0 {
 			line = line[:max(min(1, len(line)), len(line)-n)]
@@ -141,10 +145,17 @@ func shorten(f format, record []byte, number, i int) []byte {
 	return b.Bytes()
 }
 
-// otherName returns the first line of a record with another first letter of its name: names
-// of one sample begin with the same letters.
+// otherName returns the first line of a record with another first letter of its name, without
+// the number of the mate, and without a comment: names of one sample begin with the same
+// letters, and have comments or not.
 func otherName(line []byte) []byte {
 	line = bytes.Clone(line)
+	if i := bytes.IndexAny(line, " \t"); i > 1 {
+		line = line[:i]
+	}
+	if n := len(line) - 2; n > 1 && line[n] == '/' {
+		line = line[:n]
+	}
 	if line[1] == 'x' {
 		line[1] = 'y'
 	} else if line[1] > ' ' {

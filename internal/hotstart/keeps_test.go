@@ -1,0 +1,191 @@
+package hotstart
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeper compiles testdata/keeps.c.
+func keeper(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "keeps")
+	if b, err := exec.Command("cc", "-O2", "-pthread", "-o", out, "testdata/keeps.c").CombinedOutput(); err != nil {
+		t.Fatalf("the tests need a C compiler: %v\n%s", err, b)
+	}
+	return out
+}
+
+func keeps(program, what, file string) Spec {
+	spec := newSpec()
+	spec.Argv = []string{program, what, file, "input"}
+	return spec
+}
+
+// outputOf runs one task by the given kind of start, from the snapshots in a store.
+func outputOf(t *testing.T, spec Spec, kind Kind, dir, store, sample string) (out string, notices []string) {
+	t.Helper()
+	b := benchIn(t, spec, kind, dir, store)
+	b.mustPrepare(sample)
+	defer b.starter.Close()
+	r := b.run(sample)
+	if r.proc.Kind != kind || !r.exit.OK() {
+		t.Fatalf("%s start: %v, %s", r.proc.Kind, r.exit, r.err)
+	}
+	return r.out, b.notices
+}
+
+// TestKeepsTimes has programs keep times, a deadline and their process id, and starts them
+// when the snapshot is older than the time for which they wait.
+func TestKeepsTimes(t *testing.T) {
+	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
+	kept := map[string]string{"times": "0 0 0 0 0\n", "deadline": "0\n", "pipe": "3 abc\n", "alarm": "0 1\n"}
+	for what := range kept {
+		b := benchIn(t, keeps(program, what, "/"), Hot, dir, store)
+		b.mustPrepare("line\n")
+		b.starter.Close()
+	}
+	time.Sleep(5 * time.Second)
+	for what, want := range kept {
+		if out, notices := outputOf(t, keeps(program, what, "/"), Hot, dir, store, "line\n"); out != want || len(notices) > 0 {
+			t.Errorf("%s: a hot start printed %q, want %q; notices %q", what, out, want, notices)
+		}
+	}
+}
+
+// TestKeepsFacts changes the machine and the process after a snapshot was made.
+func TestKeepsFacts(t *testing.T) {
+	program := keeper(t)
+	file := filepath.Join(t.TempDir(), "file")
+	attribute := func(value string) error { return unix.Setxattr(file, "user.premix", []byte(value), 0) }
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := attribute("one"); err != nil {
+		t.Skipf("the file system of %s has no extended attributes: %v", file, err)
+	}
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		change, restore func() error
+		notice          string
+	}{
+		"attribute": {func() error { return attribute("two") }, func() error { return nil }, "file has changed"},
+		"core": {func() error {
+			less := core
+			less.Cur = min(core.Cur, 1<<20) / 2
+			if less == core {
+				less.Cur = min(4096, core.Max)
+			}
+			return unix.Setrlimit(unix.RLIMIT_CORE, &less)
+		}, func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &core) }, "resource limit 4 has changed"},
+		"umask": {func() error { syscall.Umask(0o027); return nil }, func() error { syscall.Umask(0o022); return nil }, "the umask is 027 instead of 022"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if core.Max == 0 && what == "core" {
+				t.Skip("the limit on the size of core dumps is 0")
+			}
+			dir, store := t.TempDir(), filepath.Join(t.TempDir(), "store")
+			before := syscall.Umask(0o022)
+			defer syscall.Umask(before)
+			outputOf(t, keeps(program, what, file), Hot, dir, store, "line\n")
+			if err := c.change(); err != nil {
+				t.Fatal(err)
+			}
+			defer c.restore()
+			hot, notices := outputOf(t, keeps(program, what, file), Hot, dir, store, "line\n")
+			cold, _ := outputOf(t, keeps(program, what, file), Cold, dir, store, "line\n")
+			if hot != cold || !strings.Contains(strings.Join(notices, "\n"), c.notice) {
+				t.Errorf("hot %q, cold %q, notices %q", hot, cold, notices)
+			}
+		})
+	}
+}
+
+// TestKeepsMachine takes snapshots as if they had been made on another machine: the facts
+// that the program has asked for have other values in their fingerprints.
+func TestKeepsMachine(t *testing.T) {
+	program := keeper(t)
+	for what, fact := range map[string]string{
+		"name": "the name of the machine", "processors": "the set of processors that it may run on", "nice": "the nice value",
+		"files": "resource limit 7", "boot": "/proc/sys/kernel/random/boot_id",
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir, store := t.TempDir(), filepath.Join(t.TempDir(), "store")
+			spec := keeps(program, what, "/")
+			outputOf(t, spec, Hot, dir, store, "line\n")
+			all, err := List(store)
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			found := false
+			for i, s := range all[0].Fingerprint.Files {
+				if s.Seen == SeenFact && s.Path == fact {
+					found = true
+					all[0].Fingerprint.Files[i].Digest = strings.Repeat("0", 64)
+				}
+			}
+			if !found {
+				t.Fatalf("the fingerprint does not have %s", fact)
+			}
+			if _, notices := outputOf(t, spec, Hot, dir, store, "line\n"); len(notices) > 0 {
+				t.Errorf("the same machine: notices %q", notices)
+			}
+			if err := all[0].save(); err != nil {
+				t.Fatal(err)
+			}
+			if _, notices := outputOf(t, spec, Hot, dir, store, "line\n"); len(notices) != 1 || !strings.Contains(notices[0], fact+" has changed") {
+				t.Errorf("another machine: notices %q", notices)
+			}
+		})
+	}
+}
+
+// TestKeepsRefused has programs change something, or keep a property of their input, that
+// would be missing or wrong in a hot start.
+func TestKeepsRefused(t *testing.T) {
+	program := keeper(t)
+	columns := "1,2,3\n4,5,6\n7,8,9\n"
+	for what, reason := range map[string]string{
+		"rename": "the tool changes .*file before it opens its input", "link": "the tool changes .*file before", "mode": "the tool changes .*file before",
+		"touch": "the tool changes .*file before", "shm": "it has used System V shared memory", "sem": "it has used System V semaphores",
+		"msg": "it has used System V message queues", "uring": "it has used io_uring", "key": "it has used keyrings",
+		"personality": "it has used another personality", "mdwe": "it has used memory that it cannot make executable", "network": "it has used a network",
+		"permissions": "its memory depends on a value that differs between starts", "links": "its memory depends on a value that differs between starts",
+		"system": "the tool asks for the file system", "columns": "the tool reads its input input before it loads its data.* this is text",
+	} {
+		t.Run(what, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(file, make([]byte, 2*dataSize), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b := newBench(t, keeps(program, what, file), Hot)
+			wantUnavailable(t, b.prepare(columns), Hot, reason)
+		})
+	}
+}
+
+// TestKeepsRemoved has a program remove a file before its input, where there is none when
+// the snapshot is made, and one later.
+func TestKeepsRemoved(t *testing.T) {
+	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
+	file := filepath.Join(t.TempDir(), "file")
+	spec := keeps(program, "remove", file)
+	if out, _ := outputOf(t, spec, Hot, dir, store, "line\n"); out != "-1\n" {
+		t.Errorf("it printed %q", out)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, notices := outputOf(t, spec, Hot, dir, store, "line\n"); out != "-1\n" || !strings.Contains(strings.Join(notices, "\n"), "file is new") {
+		t.Errorf("it printed %q; notices %q", out, notices)
+	}
+}

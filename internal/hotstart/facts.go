@@ -194,14 +194,23 @@ func systemOf(path string) string {
 	return fmt.Sprint(st.Type, st.Bsize, st.Blocks, st.Files, st.Namelen, st.Frsize, st.Flags)
 }
 
-// ownUmask returns the umask of this process.
-func ownUmask() (int, error) {
-	b, err := os.ReadFile("/proc/self/status")
+// ownCredentials returns the umask of this process, and its user ids, groups and
+// capabilities in one line, as tools inherit them.
+func ownCredentials() (umask int, user string, err error) {
+	b, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	_, after, _ := strings.Cut(string(b), "\nUmask:")
-	mask, _, _ := strings.Cut(after, "\n")
-	v, err := strconv.ParseInt(strings.TrimSpace(mask), 8, 32)
-	return int(v), err
+	var all []string
+	for line := range strings.Lines(string(b)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch value = strings.Join(strings.Fields(value), ","); key {
+		case "Umask":
+			mask, perr := strconv.ParseInt(value, 8, 32)
+			umask, err = int(mask), perr
+		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapBnd", "CapAmb":
+			all = append(all, key+" "+value)
+		}
+	}
+	return umask, strings.Join(all, " "), err
 }

@@ -27,6 +27,7 @@ type Fingerprint struct {
 	Image  string `json:"image,omitempty"` // digest of the record of the image that the tool runs in
 	Recipe string `json:"recipe"`          // digest of the frozen part of the recipe
 	Umask  int    `json:"umask"`           // of the tool at its start; 0 with an image
+	User   string `json:"user,omitempty"`  // user ids, groups and capabilities; empty with an image
 	// Program is the file that the command's name led to, by PATH; empty with an image.
 	Program string  `json:"program,omitempty"`
 	Files   []Stamp `json:"files"` // all that the tool has looked at; with an image, data only
@@ -108,6 +109,12 @@ func digestFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// sameState reports whether a stamp and another one are equal, digests aside.
+func (s Stamp) sameState(other Stamp) bool {
+	s.Digest, other.Digest = "", ""
+	return s == other
+}
+
 // check compares a file with its stamp. A difference is a *Mismatch.
 func (s Stamp) check() error {
 	if s.Seen != "" {
@@ -134,8 +141,7 @@ func (s Stamp) check() error {
 	if now.Size != s.Size {
 		return &Mismatch{fmt.Sprintf("%s has %d bytes instead of %d", s.Path, now.Size, s.Size)}
 	}
-	now.Digest = s.Digest
-	if now == s {
+	if now.sameState(s) {
 		return nil
 	}
 	if s.Served {
@@ -342,7 +348,7 @@ func hostFingerprint(spec Spec) (Fingerprint, error) {
 		fp.Image = spec.Image.Digest
 		return fp, nil
 	}
-	fp.Umask, err = ownUmask()
+	fp.Umask, fp.User, err = ownCredentials()
 	return fp, err
 }
 
@@ -417,6 +423,8 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 		return &Mismatch{fmt.Sprintf("the image is %s instead of %s", short(now.Image), short(fp.Image))}
 	case now.Umask != fp.Umask:
 		return &Mismatch{fmt.Sprintf("the umask is %#o instead of %#o", now.Umask, fp.Umask)}
+	case now.User != fp.User:
+		return &Mismatch{"the user has other groups or capabilities"}
 	case now.Recipe != fp.Recipe:
 		return &Mismatch{"the recipe has changed"}
 	}

@@ -1,6 +1,7 @@
 package hotstart
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,5 +188,74 @@ func TestKeepsRemoved(t *testing.T) {
 	}
 	if out, notices := outputOf(t, spec, Hot, dir, store, "line\n"); out != "-1\n" || !strings.Contains(strings.Join(notices, "\n"), "file is new") {
 		t.Errorf("it printed %q; notices %q", out, notices)
+	}
+}
+
+// TestKeepsMapped replaces a file that a program has mapped, while a run is in progress.
+func TestKeepsMapped(t *testing.T) {
+	program := keeper(t)
+	for _, kind := range []Kind{Hot, Auto} {
+		file := filepath.Join(t.TempDir(), "file")
+		write := func(letter string) {
+			if err := os.WriteFile(file+".new", []byte(strings.Repeat(letter, 1<<20)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(file+".new", file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("a")
+		b := newBench(t, keeps(program, "map", file), kind)
+		b.mustPrepare("line\n")
+		if r := b.run("line\n"); r.out != "a a\n" || r.proc.Kind != Hot {
+			t.Fatalf("%s start: %q", r.proc.Kind, r.out)
+		}
+		write("b")
+		if kind == Auto {
+			if r := b.run("line\n"); r.out != "b b\n" || r.proc.Kind != Cold || !strings.Contains(r.proc.Reason, "file has changed since the run began") {
+				t.Errorf("%s start, %s: %q", r.proc.Kind, r.proc.Reason, r.out)
+			}
+			continue
+		}
+		_, err := b.starter.Start(context.Background(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("line\n")}})
+		wantUnavailable(t, err, Hot, "file has changed since the run began")
+	}
+}
+
+// TestKeepsShared changes a file in /dev/shm, where users put data.
+func TestKeepsShared(t *testing.T) {
+	f, err := os.CreateTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
+	for i, letter := range []string{"a", "b"} {
+		if _, err := f.WriteAt([]byte(letter), 0); err != nil {
+			t.Fatal(err)
+		}
+		out, notices := outputOf(t, keeps(program, "read", f.Name()), Hot, dir, store, "line\n")
+		if out != letter+" 0\n" || len(notices) != i {
+			t.Errorf("it printed %q, want %s; notices %q", out, letter, notices)
+		}
+	}
+}
+
+// TestKeepsUser takes a snapshot as if another user had made it.
+func TestKeepsUser(t *testing.T) {
+	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
+	spec := keeps(program, "none", "/")
+	outputOf(t, spec, Hot, dir, store, "line\n")
+	all, err := List(store)
+	if err != nil || len(all) != 1 || !strings.Contains(all[0].Fingerprint.User, "Groups") {
+		t.Fatal(all, err)
+	}
+	all[0].Fingerprint.User += ",77"
+	if err := all[0].save(); err != nil {
+		t.Fatal(err)
+	}
+	if _, notices := outputOf(t, spec, Hot, dir, store, "line\n"); len(notices) != 1 || !strings.Contains(notices[0], "the user has other groups or capabilities") {
+		t.Errorf("notices %q", notices)
 	}
 }

@@ -259,7 +259,7 @@ func (p *preparation) lateFiles(snap *Snapshot, prefix []byte, same func(a late.
 func lookSet(looks []look, dir string) map[look]bool {
 	set := map[look]bool{}
 	for _, l := range looks {
-		if slices.ContainsFunc(unwatched, func(d string) bool { return below(l.Path, d) && !below(l.Path, FixedDir) }) {
+		if isUnwatched(l.Path) && !below(l.Path, FixedDir) {
 			continue
 		}
 		l.Process = 0

@@ -170,7 +170,7 @@ func (s *supervisor) watched(p *tracer.Proc) error {
 	if s.cfg.Seed != nil {
 		s.watch.Random = tracer.NewEntropy([32]byte(s.cfg.Seed))
 		c := s.cfg.Clock
-		s.watch.Clock = &tracer.Clock{Realtime: c.Realtime, Monotonic: c.Monotonic, Cycles: c.Cycles}
+		s.watch.Clock = &tracer.Clock{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
 	}
 	return s.watch.Install(p)
 }
@@ -197,7 +197,7 @@ func (s *supervisor) holdAt(pid, process, tid int) error {
 	s.template = s.held[0]
 	s.prepared = frozen.Preparation{Pid: pid, Began: s.cfg.Clock, Dir: s.workDir()}
 	if c := s.watch.Clock; c != nil {
-		s.prepared.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Cycles: c.Cycles}
+		s.prepared.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
 	}
 	return nil
 }
@@ -217,6 +217,12 @@ func (s *supervisor) howEnded(st unix.WaitStatus) string {
 // unwatched are the directories whose files describe the machine or the process
 // itself.
 var unwatched = []string{"/proc", "/sys", "/dev", "/run/premix"}
+
+// isUnwatched reports whether a file is in one of these directories. /dev/shm has files of
+// users.
+func isUnwatched(path string) bool {
+	return !below(path, "/dev/shm") && slices.ContainsFunc(unwatched, func(dir string) bool { return below(path, dir) })
+}
 
 // below reports whether a path is a directory or lies in it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

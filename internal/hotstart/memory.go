@@ -92,25 +92,20 @@ func newCircumstances() circumstances {
 // Clocks returns the times at which the tool begins in two preparations: now, and years
 // later.
 func Clocks() [2]frozen.Moment {
-	n := make([]byte, 12)
+	n := make([]byte, 16)
 	rand.Read(n) // never fails
 	draw := func(i int) int64 { return int64(binary.NativeEndian.Uint32(n[i:])) }
 	const second, day = int64(time.Second), 24 * int64(time.Hour)
-	first := frozen.Moment{Realtime: time.Now().UnixNano(), Monotonic: monotonic(), Cycles: 1 << 44}
+	first, err := frozen.Now()
+	if err != nil {
+		first = frozen.Moment{Realtime: time.Now().UnixNano()} // no process is prepared here
+	}
 	return [2]frozen.Moment{first, {
 		Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
 		Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
+		Boottime:  first.Boottime + 200*day + draw(12)%(86400*50)*second,
 		Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
 	}}
-}
-
-// monotonic returns the time by the monotonic clock, ns.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return 0
-	}
-	return ts.Nano()
 }
 
 // compareMemory prepares the tool a second time and compares its memory with the memory

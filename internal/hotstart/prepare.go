@@ -247,6 +247,9 @@ func (p *preparation) find() *Snapshot {
 
 func (p *preparation) use(snap *Snapshot) {
 	p.snap = snap
+	if snap != nil {
+		snap.watch()
+	}
 	p.mu.Lock()
 	p.snapshot = snap
 	p.mu.Unlock()
@@ -630,7 +633,7 @@ const javaCounters = "/hsperfdata_"
 // outside leaves of a tool's looks those at files that belong to neither the task,
 // nor the machine, nor the image.
 func (p *preparation) outside(looks []look) []look {
-	dirs := append([]string{p.scratch, FixedDir}, unwatched...)
+	dirs := []string{p.scratch, FixedDir}
 	var left []look
 	for _, l := range looks {
 		in := func(dir string) bool { return below(l.Path, dir) }
@@ -640,7 +643,7 @@ func (p *preparation) outside(looks []look) []look {
 			left = append(left, l)
 		case l.Op == tracer.LookOpen && factOf(l.Path, l.Process) != "":
 			left = append(left, look{Process: l.Process, Op: tracer.LookFact, Path: factOf(l.Path, l.Process)})
-		case l.Input || l.Op == tracer.LookSocket || slices.ContainsFunc(dirs, in):
+		case l.Input || l.Op == tracer.LookSocket || isUnwatched(l.Path) || slices.ContainsFunc(dirs, in):
 		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
 		default:
 			left = append(left, l)

@@ -59,6 +59,7 @@ type supervisorConfig struct {
 	Clock      frozen.Moment    // for roleLoad with Seed: the time at which the tool begins
 	Image      string           // for roleHot: the file with the frozen process
 	PageFile   string           // for roleHot
+	Mapped     []Stamp          // for roleHot: files that the process maps or opens, without digests
 	Late       *frozen.Late     // for roleHot: late words to write; nil: none
 	Noise      string           // for roleHot: file of patches for a proof; empty: none
 	Container  *containerConfig // nil: none

@@ -66,13 +66,7 @@ func CanTrace() (hint string, err error) {
 // OfMachine reports whether a path describes the machine or the process itself, and is not
 // a data file.
 func OfMachine(path string) bool {
-	path = filepath.Clean(path)
-	for _, dir := range unwatched {
-		if below(path, dir) {
-			return true
-		}
-	}
-	return false
+	return isUnwatched(filepath.Clean(path))
 }
 
 // Below reports whether a path is a directory or lies in it.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/zeebo/blake3"
@@ -78,6 +79,17 @@ type Snapshot struct {
 
 	Dir  string   `json:"-"`
 	lock *os.File // held shared; nil when only listed
+
+	files *fileWatch // of a snapshot that a run uses
+}
+
+// fileWatch has the state of the files of a snapshot whose content counts, at the beginning
+// of a run.
+type fileWatch struct {
+	read, mapped []Stamp // without digests; mapped are those that the tool has mapped or open
+
+	mu      sync.Mutex // guards checked
+	checked time.Time
 }
 
 // ProofState is the outcome of a comparison of a hot start with a cold one.
@@ -486,12 +498,70 @@ func (s *Snapshot) verifyPages() error {
 	return nil
 }
 
+// watch notes the state of the files whose content counts, and of which the fingerprint was
+// compared just now.
+func (s *Snapshot) watch() {
+	paths := map[string]bool{}
+	if im, err := frozen.ReadFile(filepath.Join(s.Dir, imageName)); err == nil {
+		for _, path := range im.Paths() {
+			paths[path] = true
+		}
+	}
+	s.files = &fileWatch{}
+	for _, then := range s.Fingerprint.Files {
+		if then.Seen != "" {
+			continue
+		}
+		now, err := statStamp(then.Path)
+		if err != nil || !then.sameState(now) && then.check() != nil {
+			now = then // which differs, so that no task starts
+		}
+		now.Digest = ""
+		s.files.read = append(s.files.read, now)
+		if paths[now.Path] {
+			s.files.mapped = append(s.files.mapped, now)
+		}
+	}
+}
+
+// checkEvery is the time between two checks of the files of a snapshot during a run.
+const checkEvery = time.Second
+
+// current returns an error if a file that the tool has read has changed since the run began.
+func (w *fileWatch) current() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.checked) < checkEvery {
+		return nil
+	}
+	if err := stillSame(w.read); err != nil {
+		return err
+	}
+	w.checked = time.Now()
+	return nil
+}
+
+// stillSame returns a *Mismatch if a file has another state than in its stamp, whatever its
+// content is.
+func stillSame(all []Stamp) error {
+	for _, s := range all {
+		if now, err := statStamp(s.Path); err != nil || !s.sameState(now) {
+			return &Mismatch{s.Path + " has changed since the run began"}
+		}
+	}
+	return nil
+}
+
 // outfit prepares a task's directory for a hot start and completes the supervisor's
 // configuration.
 func (s *Snapshot) outfit(cfg *supervisorConfig, spec Spec, t Task) error {
 	if err := s.verify(false); err != nil {
 		return err
 	}
+	if err := s.files.current(); err != nil {
+		return err
+	}
+	cfg.Mapped = s.files.mapped
 	cfg.Image, cfg.PageFile = filepath.Join(s.Dir, imageName), s.pagePath()
 	if t.prove {
 		cfg.Noise = filepath.Join(s.Dir, noiseName)

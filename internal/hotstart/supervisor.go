@@ -482,6 +482,10 @@ func (s *supervisor) hot() error {
 	if err := im.Start(p, opt); err != nil {
 		return err
 	}
+	// It has mapped the files whose state is compared now, and has not executed anything.
+	if err := stillSame(s.cfg.Mapped); err != nil {
+		return err
+	}
 	if s.cfg.Noise != "" {
 		if err := applyNoise(s.cfg.Noise, p.Pid); err != nil {
 			return err

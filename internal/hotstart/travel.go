@@ -221,8 +221,10 @@ func (s *Snapshot) moveIn(dir string) error {
 func (fp *Fingerprint) settle() error {
 	now, err := hostFingerprint(Spec{Recipe: fp.Recipe})
 	now.Image = fp.Image // a run compares it with the image that it has
+	fp.User = now.User   // the user who takes it, with the capabilities that the user has here
 	if fp.Image != "" {
-		now.Umask = fp.Umask
+		now.Umask, fp.User = fp.Umask, ""
+		now.User = ""
 	}
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ type ClockOf uint8
 const (
 	ClockRealtime ClockOf = iota
 	ClockMonotonic
+	ClockBoottime
 	ClockCycles
 )
 
@@ -49,7 +50,7 @@ func clockPlace(x, y uint64, a, b Moment) (ClockPlace, bool) {
 		p.Of = ClockCycles
 		return p, true
 	}
-	for of, shift := range []int64{b.Realtime - a.Realtime, b.Monotonic - a.Monotonic} {
+	for of, shift := range []int64{b.Realtime - a.Realtime, b.Monotonic - a.Monotonic, b.Boottime - a.Boottime} {
 		p.Of = ClockOf(of)
 		if shift == 0 || shift%int64(time.Second) != 0 {
 			continue
@@ -88,6 +89,8 @@ func (p ClockPlace) at(stopped, now Moment) uint64 {
 		return p.Word + now.Cycles - stopped.Cycles
 	case ClockMonotonic:
 		passed = now.Monotonic - stopped.Monotonic
+	case ClockBoottime:
+		passed = now.Boottime - stopped.Boottime
 	}
 	seconds := passed / int64(time.Second)
 	if passed < 0 && passed%int64(time.Second) != 0 {

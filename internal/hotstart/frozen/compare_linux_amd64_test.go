@@ -41,10 +41,10 @@ func prepare(t *testing.T, number int, input string, argv ...string) prepared {
 		t.Fatal(err)
 	}
 	p, _ := spawn(t, dir, argv...)
-	began := Moment{epoch + int64(number)*31_415_926e9, 5e12 + int64(number)*2_718_281e9, 1 << 44 << number}
+	began := Moment{epoch + int64(number)*31_415_926e9, 5e12 + int64(number)*2_718_281e9, 1 << 44 << number, 7e12 + int64(number)*1_414_213e9}
 	w := tracer.NewWatch()
 	w.Random = tracer.NewEntropy([32]byte{1})
-	w.Clock = &tracer.Clock{Realtime: began.Realtime, Monotonic: began.Monotonic, Cycles: began.Cycles}
+	w.Clock = &tracer.Clock{Realtime: began.Realtime, Monotonic: began.Monotonic, Boottime: began.Boottime, Cycles: began.Cycles}
 	if err := w.Install(p); err != nil {
 		t.Fatal(err)
 	}
@@ -217,8 +217,8 @@ func TestCompareNamesSeeds(t *testing.T) {
 func TestRules(t *testing.T) {
 	c := &comparer{im: [2]*Image{{Threads: []Thread{{RseqAddress: 0x5000, RseqSize: 32}, {}}}, {}}, out: &Comparison{}, dead: []Range{{0x1000, 0x2000}}}
 	c.prep = [2]Preparation{
-		{Pid: 100, Threads: []int{100, 101}, Began: Moment{epoch, 5e12, 1e13}},
-		{Pid: 200, Threads: []int{200, 207}, Began: Moment{epoch + 31_415_926e9, 5e12 + 2_718_281e9, 3e13}},
+		{Pid: 100, Threads: []int{100, 101}, Began: Moment{epoch, 5e12, 1e13, 7e12}},
+		{Pid: 200, Threads: []int{200, 207}, Began: Moment{epoch + 31_415_926e9, 5e12 + 2_718_281e9, 3e13, 7e12 + 1_414_213e9}},
 	}
 	const realtime, mono = 31_415_926, 2_718_281
 	for _, x := range []struct {
@@ -351,5 +351,36 @@ func TestLate(t *testing.T) {
 		if c.Same() != want {
 			t.Errorf("%q: same %v, want %v: %v", text, c.Same(), want, c.Unexplained)
 		}
+	}
+}
+
+// TestClockPlaces moves times in each form on by three days, with one clock set back.
+func TestClockPlaces(t *testing.T) {
+	const second, day = 1_000_000_000, 86_400_000_000_000
+	a, b := Moment{epoch, 5e12, 1e13, 7e12}, Moment{epoch + 31_415_926e9, 5e12 + 2_718_281e9, 3e13, 7e12 + 1_414_213e9}
+	stopped := Moment{a.Realtime + 1e6, a.Monotonic + 1e6, a.Cycles + 1e6, a.Boottime + 1e6}
+	now := Moment{stopped.Realtime + 3*day + 5e8, stopped.Monotonic - 1000*second - 5e8, stopped.Cycles + 1e15, stopped.Boottime + 2*day}
+	float := func(f float64) uint64 { return math.Float64bits(f) }
+	real, mono := uint64(epoch/second), uint64(5000)
+	for name, c := range map[string]struct{ x, y, want uint64 }{
+		"ns":             {uint64(a.Realtime) + 7, uint64(b.Realtime) + 7, uint64(a.Realtime) + 7 + 3*day},
+		"µs":             {uint64(a.Realtime) / 1000, uint64(b.Realtime) / 1000, uint64(a.Realtime+3*day) / 1000},
+		"ms":             {uint64(a.Realtime) / 1e6, uint64(b.Realtime) / 1e6, uint64(a.Realtime+3*day) / 1e6},
+		"s":              {real, real + 31_415_926, real + 3*86400},
+		"low half":       {9<<32 | real, 9<<32 | real + 31_415_926, 9<<32 | real + 3*86400},
+		"high half":      {real<<32 | 9, (real+31_415_926)<<32 | 9, (real+3*86400)<<32 | 9},
+		"float":          {float(1.5e9), float(1.5e9 + 31_415_926), float(1.5e9 + 3*86400)},
+		"monotonic s":    {mono, mono + 2_718_281, mono - 1001},
+		"monotonic tick": {mono * 100, (mono + 2_718_281) * 100, (mono - 1001) * 100},
+		"boottime s":     {7000, 7000 + 1_414_213, 7000 + 2*86400},
+		"cycles":         {1e13 + 5, 3e13 + 5, 1e13 + 5 + 1e15},
+	} {
+		p, ok := clockPlace(c.x, c.y, a, b)
+		if got := p.at(stopped, now); !ok || got != c.want {
+			t.Errorf("%s: %d became %d, want %d (%+v, %v)", name, c.x, got, c.want, p, ok)
+		}
+	}
+	if p, ok := clockPlace(100, 101, a, b); ok {
+		t.Errorf("100 and 101 are times: %+v", p)
 	}
 }

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// Moment is one time, by two clocks, in nanoseconds, and by the processor's
+// Moment is one time, by three clocks, in nanoseconds, and by the processor's
 // time-stamp counter.
 type Moment struct {
 	Realtime, Monotonic int64
 	Cycles              uint64
+	Boottime            int64
 }
 
 // Preparation describes how a process came to be frozen.

@@ -702,11 +702,13 @@ func (s *starter) clocks() ([]ClockPlace, error) {
 
 // Now returns the present time of this machine.
 func Now() (Moment, error) {
-	var real, monotonic unix.Timespec
-	if err := errors.Join(unix.ClockGettime(unix.CLOCK_REALTIME, &real), unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic)); err != nil {
-		return Moment{}, fmt.Errorf("read the clocks: %w", err)
+	var times [3]unix.Timespec
+	for i, id := range []int32{unix.CLOCK_REALTIME, unix.CLOCK_MONOTONIC, unix.CLOCK_BOOTTIME} {
+		if err := unix.ClockGettime(id, &times[i]); err != nil {
+			return Moment{}, fmt.Errorf("read the clocks: %w", err)
+		}
 	}
-	return Moment{real.Nano(), monotonic.Nano(), cycles()}, nil
+	return Moment{Realtime: times[0].Nano(), Monotonic: times[1].Nano(), Boottime: times[2].Nano(), Cycles: cycles()}, nil
 }
 
 // ids replaces the ids of the frozen threads in the program's memory by the ids of the

@@ -30,6 +30,9 @@ type Source struct {
 // Freeze returns an error.
 func Freeze(Source, *os.File) (*Image, error) { return nil, tracer.Supported() }
 
+// Now returns an error.
+func Now() (Moment, error) { return Moment{}, tracer.Supported() }
+
 // BootID returns the empty string.
 func BootID() string { return "" }
 

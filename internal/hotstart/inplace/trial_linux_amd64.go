@@ -230,7 +230,7 @@ func (t *trial) begin() (*tracer.Proc, error) {
 	}
 	if t.seed != nil {
 		t.overlay.Random = tracer.NewEntropy(*t.seed)
-		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Cycles: t.clock.Cycles}
+		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Boottime: t.clock.Boottime, Cycles: t.clock.Cycles}
 	}
 	if err := t.overlay.Install(p); err != nil {
 		return p, err
@@ -758,7 +758,7 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 func (t *trial) facts() frozen.Preparation {
 	p := frozen.Preparation{Pid: t.pid, Began: t.clock, Dir: t.dir}
 	if c := t.overlay.Clock; c != nil {
-		p.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Cycles: c.Cycles}
+		p.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
 	}
 	return p
 }

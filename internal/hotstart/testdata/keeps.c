@@ -47,6 +47,7 @@ static int32_t pair[2];
 static long number;
 static volatile int fired, rang;
 static int ends[2];
+static const char *mapped;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
 
@@ -106,6 +107,18 @@ static void begin(void)
 		close(fd);
 	}
 	if (is("attribute") && getxattr(file, "user.premix", text, sizeof text) < 0) die(file);
+	if (is("map")) {
+		struct stat st;
+		int fd = open(file, O_RDONLY);
+		if (fd < 0 || fstat(fd, &st) || (mapped = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) die(file);
+		close(fd);
+		text[0] = mapped[0];
+	}
+	if (is("read")) {
+		int fd = open(file, O_RDONLY);
+		if (read(fd, text, 1) != 1) die(file);
+		close(fd);
+	}
 	if (is("rename")) { make(beside(".new")); if (rename(beside(".new"), file)) die(file); }
 	if (is("remove")) unlink(file);
 	if (is("link")) { unlink(file); if (symlink("elsewhere", file)) die(file); }
@@ -151,6 +164,8 @@ static void say(void)
 	} else if (is("deadline")) {
 		usleep(200000);
 		printf("%d\n", fired);
+	} else if (is("map")) {
+		printf("%c %c\n", text[0], mapped[0]);
 	} else if (is("pipe")) {
 		char b[4] = "";
 		printf("%zd %s\n", read(ends[0], b, 3), b);

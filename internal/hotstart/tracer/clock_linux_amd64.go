@@ -166,14 +166,38 @@ func (c *Clock) cycles(tid int) bool {
 func (c *Clock) read(id int32) int64 {
 	c.Realtime += clockStep
 	c.Monotonic += clockStep
+	c.Boottime += clockStep
 	c.cpu += cpuStep
 	switch id {
-	case unix.CLOCK_REALTIME, unix.CLOCK_REALTIME_COARSE, unix.CLOCK_REALTIME_ALARM, unix.CLOCK_TAI:
+	case unix.CLOCK_REALTIME, unix.CLOCK_REALTIME_COARSE, unix.CLOCK_REALTIME_ALARM:
 		return c.Realtime
-	case unix.CLOCK_MONOTONIC, unix.CLOCK_MONOTONIC_RAW, unix.CLOCK_MONOTONIC_COARSE, unix.CLOCK_BOOTTIME, unix.CLOCK_BOOTTIME_ALARM:
+	case unix.CLOCK_TAI:
+		return c.Realtime + c.distance(id, unix.CLOCK_REALTIME)
+	case unix.CLOCK_MONOTONIC, unix.CLOCK_MONOTONIC_COARSE:
 		return c.Monotonic
+	case unix.CLOCK_MONOTONIC_RAW:
+		return c.Monotonic + c.distance(id, unix.CLOCK_MONOTONIC)
+	case unix.CLOCK_BOOTTIME, unix.CLOCK_BOOTTIME_ALARM:
+		return c.Boottime
 	}
 	return c.cpu // of the process or a thread
+}
+
+// distance returns the distance of one of the machine's clocks from another one, in whole
+// seconds, so that it is the same in two preparations.
+func (c *Clock) distance(id, from int32) int64 {
+	if d, known := c.apart[id]; known {
+		return d
+	}
+	var a, b unix.Timespec
+	if unix.ClockGettime(from, &a) != nil || unix.ClockGettime(id, &b) != nil {
+		return 0
+	}
+	if c.apart == nil {
+		c.apart = map[int32]int64{}
+	}
+	c.apart[id] = (b.Nano() - a.Nano() + 1e6) / 1e9 * 1e9 // which were not read at once
+	return c.apart[id]
 }
 
 // Answer answers a system call that returns a time in place of the kernel, for a thread
@@ -242,7 +266,7 @@ func (c *Clock) answer(pid int, r *unix.PtraceRegs) bool {
 		if unix.Sysinfo(&s) != nil {
 			return false
 		}
-		put(c.read(unix.CLOCK_MONOTONIC)/second, 0, 0, 0)
+		put(c.read(unix.CLOCK_BOOTTIME)/second, 0, 0, 0)
 		total := int64(s.Totalram)
 		put(total, total/2, 0, total/64, int64(s.Totalswap), int64(s.Totalswap), 100, int64(s.Totalhigh), int64(s.Freehigh), int64(s.Unit))
 	case unix.SYS_GETCPU:

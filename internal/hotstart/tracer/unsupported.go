@@ -30,6 +30,7 @@ type (
 	Watch struct {
 		Random  *Entropy
 		Clock   *Clock
+		Facts   bool
 		Threads bool
 	}
 	// Entropy replaces random bytes.

@@ -64,6 +64,7 @@ const (
 type lateNames struct {
 	first, second, further, probe string
 	avoid                         []byte // letters with which no further name begins
+	drawn                         int    // number of the name that was drawn last
 }
 
 // lateNames draws the names of the preparations. It returns nil for a command without
@@ -75,14 +76,17 @@ func (spec Spec) lateNames() *lateNames {
 	n := &lateNames{first: spec.Sample}
 	// The tool may compare the name with a constant. The second name is on one side of the
 	// first, and the other names are on the other side.
-	n.second = late.Contrast([]string{n.first}, []late.Role{late.Label}, late.Low(n.first), nil)[0]
-	n.probe = n.other()
+	n.second = late.Contrast([]string{n.first}, []late.Role{late.Label}, late.LettersOf(1, n.first), nil)[0]
+	n.drawn = 3
+	n.probe = n.other() // 4
+	n.drawn = 1
 	return n
 }
 
 // other draws one more name.
 func (n *lateNames) other() string {
-	return late.Contrast([]string{n.first}, []late.Role{late.Label}, !late.Low(n.first), map[int][]byte{0: n.avoid})[0]
+	n.drawn++
+	return late.Contrast([]string{n.first}, []late.Role{late.Label}, late.LettersOf(n.drawn, n.first), map[int][]byte{0: n.avoid})[0]
 }
 
 // word returns the name of the sample of a preparation.

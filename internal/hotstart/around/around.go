@@ -37,6 +37,8 @@ type Around struct {
 	Ignored []syscall.Signal `json:"ignored"` // signals
 	Blocked uint64           `json:"blocked"` // signals: bit N-1 is signal N
 	Umask   int              `json:"umask"`
+	Limits  []uint64         `json:"limits"` // soft and hard limits of resources (getrlimit(2)), by number of the resource
+	CPUs    int              `json:"cpus"`   // number of CPUs on which it may run (sched_getaffinity(2))
 
 	unknown error // why the rest is not known
 }
@@ -61,8 +63,32 @@ func Own() (a Around) {
 			a.Extra = append(a.Extra, fd)
 		}
 	}
-	a.unknown = errors.Join(err, a.status())
+	a.unknown = errors.Join(err, a.status(), a.readResources())
 	return a
+}
+
+// resources is the number of resources that have limits.
+const resources = 16
+
+// readResources reads the limits and the number of CPUs. Programs choose the number of their
+// threads and the sizes of their buffers by them.
+func (a *Around) readResources() error {
+	for n := range resources {
+		var l unix.Rlimit
+		if err := unix.Prlimit(0, n, nil, &l); err != nil {
+			return os.NewSyscallError("prlimit", err)
+		}
+		if n == unix.RLIMIT_NOFILE && filesAtEntry != 0 {
+			l.Cur = filesAtEntry // package os has raised it, and sets it again for other programs
+		}
+		a.Limits = append(a.Limits, l.Cur, l.Max)
+	}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return os.NewSyscallError("sched_getaffinity", err)
+	}
+	a.CPUs = set.Count()
+	return nil
 }
 
 func kind(fd int, st *unix.Stat_t) Stream {
@@ -80,6 +106,16 @@ func kind(fd int, st *unix.Stat_t) Stream {
 		}
 	}
 	return Other
+}
+
+// Files returns the standard streams that are regular files, each file once.
+func (a Around) Files() (list []int) {
+	for fd, s := range a.Streams {
+		if s == File && !(fd == 2 && a.Joined) {
+			list = append(list, fd)
+		}
+	}
+	return list
 }
 
 // oneFile reports whether two descriptors of this process lead to one open file.
@@ -191,6 +227,8 @@ func (a Around) Refusal() string {
 		return a.unknown.Error()
 	case slices.Contains(a.Ignored, unix.SIGCHLD):
 		return "the caller ignores SIGCHLD" // the end of the tool could not be waited for
+	case len(a.Limits) > 2*unix.RLIMIT_FSIZE && a.Limits[2*unix.RLIMIT_FSIZE] < 1<<63:
+		return "the size of files is limited (ulimit -f)" // a preparation makes large files without content
 	}
 	return ""
 }

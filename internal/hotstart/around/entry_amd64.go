@@ -5,3 +5,7 @@ package around
 var atEntry uint64
 
 func inherited() uint64 { return atEntry }
+
+// filesAtEntry is the soft limit of open files that this program was started with. It is 0
+// where the program does not begin at premix_entry.
+var filesAtEntry uint64

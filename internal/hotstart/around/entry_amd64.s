@@ -1,8 +1,9 @@
 #include "textflag.h"
 
 // premix_entry is the first instruction of a program. It asks for the action of each
-// signal (rt_sigaction(2)), notes those that are ignored, and goes on to the runtime of
-// Go, which finds the stack as it was. All registers are free here.
+// signal (rt_sigaction(2)), notes those that are ignored, and the limit of open files
+// (prlimit(2)), and goes on to the runtime of Go, which finds the stack as it was. All
+// registers are free here.
 TEXT premix_entry(SB),NOSPLIT|NOFRAME,$0
 	SUBQ	$32, SP
 	MOVQ	$1, BX
@@ -28,5 +29,16 @@ other:
 	CMPQ	BX, $64
 	JLE	next
 	MOVQ	R12, ·atEntry(SB)
+	MOVQ	$302, AX
+	XORQ	DI, DI
+	MOVQ	$7, SI // RLIMIT_NOFILE
+	XORQ	DX, DX
+	MOVQ	SP, R10
+	SYSCALL
+	TESTQ	AX, AX
+	JNE	done
+	MOVQ	(SP), AX
+	MOVQ	AX, ·filesAtEntry(SB)
+done:
 	ADDQ	$32, SP
 	JMP	_rt0_amd64_linux(SB)

@@ -3,3 +3,5 @@
 package around
 
 func inherited() uint64 { return 0 }
+
+const filesAtEntry = 0

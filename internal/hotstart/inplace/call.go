@@ -115,13 +115,49 @@ func (c *Call) check() error {
 	return nil
 }
 
+// oneFile returns a reason if an input of a call and another of its files, or one of its
+// streams, are one file, or "". Placeholders are different files, and a tool may ask whether
+// its files are.
+func (c *Call) oneFile() string {
+	type file struct {
+		name  string
+		info  os.FileInfo
+		input bool
+	}
+	var all []file
+	for i, text := range c.words() {
+		if c.Words[i].Role == Label {
+			continue
+		}
+		if info, err := os.Stat(resolve(c.Dir, text)); err == nil {
+			all = append(all, file{text, info, c.Words[i].Role == Input})
+		}
+	}
+	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr} {
+		if f == nil {
+			continue
+		}
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			all = append(all, file{f.Name(), info, false})
+		}
+	}
+	for i, f := range all {
+		for _, other := range all[:i] {
+			if (f.input || other.input) && os.SameFile(f.info, other.info) {
+				return fmt.Sprintf("%s and %s are one file", other.name, f.name)
+			}
+		}
+	}
+	return ""
+}
+
 // isLate reports whether a variable of the environment is late.
 func (c *Call) isLate(name string) bool {
 	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 5
+const keyVersion = 6
 
 // Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {
@@ -145,8 +181,9 @@ func Key(c Call) (string, error) {
 		}
 		env = append(env, kv)
 	}
+	relations := late.Relations(c.words())
 	h := blake3.New()
-	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, env, c.around()}); err != nil {
+	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, relations, env, c.around()}); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil

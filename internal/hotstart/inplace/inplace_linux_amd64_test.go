@@ -181,6 +181,7 @@ func TestPartOfStat(t *testing.T) {
 // TestDecisions has tools that keep a decision about their late words, not the words.
 func TestDecisions(t *testing.T) {
 	p := newPlace(t)
+	p.enough = 0
 	for _, option := range []string{"-l", "-m", "-i", "-t"} {
 		for _, label := range []string{"Sample", "5ample", "ample", "Ample"} {
 			p.wantUnfit(invocation{args: []string{option, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}, "")
@@ -188,12 +189,111 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// TestKept has tools that keep a fact which can differ from call to call, and which the kernel
+// or the words of two preparations of one machine would not show.
+func TestKept(t *testing.T) {
+	p := newPlace(t)
+	for _, what := range []string{"parent", "group", "session", "node", "nice", "space", "empty", "small", "offset", "flags0", "flags1", "slashes",
+		"lower", "capital", "hexadecimal"} {
+		for _, label := range []string{"s1", "S1", "1s"} {
+			v := invocation{args: []string{"-q", what, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}
+			if what == "small" {
+				v.stdin = reads(1, 10)
+			}
+			p.wantUnfit(v, "its memory differs")
+		}
+	}
+	p.enough = 0
+	p.wantUnfit(invocation{args: []string{"-q", "parity", "-R", "{label:S1}", "index", "{input:SRR5204809_1.fq}"}}, "")
+	p.wantUnfit(invocation{args: []string{"-q", "truncate", "index", "{input:SRR5204809_1.fq}"}}, "it truncates")
+}
+
+// TestStreamsInUse starts calls whose streams are files that another program has used.
+func TestStreamsInUse(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"-R", "{label:sample1}", "index", "-"}, stdin: reads(1, 300)}
+	p.mustPrepare(v)
+	for _, skip := range []int64{0, 3, 2000, 1 << 20} {
+		v.skip, v.above = skip, strings.Repeat("above\n", int(skip%1000))
+		p.wantHot(v)
+	}
+	v.stdin = "@"
+	p.wantHot(v)
+}
+
+// TestRelations has calls whose words have other relations than in the preparation: a tool
+// may compare its words.
+func TestRelations(t *testing.T) {
+	p := newPlace(t)
+	v := func(label, input string) invocation {
+		return invocation{args: []string{"-R", "{label:" + label + "}", "index", "{input:" + input + "_1.fq}"}}
+	}
+	p.mustPrepare(v("ABC5204809", "SRR5204809"))
+	p.wantHot(v("ABC5204810", "SRR5204810"))
+	p.wantCold(v("SRR5204810", "SRR5204810"), NotPrepared)
+	p.mustPrepare(v("SRR5204810", "SRR5204810"))
+	p.wantHot(v("SRR5204809", "SRR5204809"))
+	if err := os.Symlink("SRR5204810_1.fq", filepath.Join(p.dir, "SRR5204819_1.fq")); err != nil {
+		t.Fatal(err)
+	}
+	two := func(name, other string) invocation {
+		return invocation{args: []string{"-o", "{output:" + other + "_1.fq}", "index", "{input:" + name + "_1.fq}"}}
+	}
+	p.mustPrepare(two("SRR5204809", "SRR5204899"))
+	r := p.run(two("SRR5204810", "SRR5204819"), true)
+	if !strings.Contains(r.kind, "are one file") {
+		t.Errorf("with an input as its output, it started %s", r.kind)
+	}
+}
+
+// TestInherited has calls that inherit other limits, or fewer CPUs.
+func TestInherited(t *testing.T) {
+	p := newPlace(t)
+	c := p.call(invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}})
+	keys := map[string]string{}
+	for name, change := range map[string]func(a *around.Around){
+		"none": func(*around.Around) {}, "stack": func(a *around.Around) { a.Limits[2*unix.RLIMIT_STACK]-- }, "files": func(a *around.Around) { a.Limits[2*unix.RLIMIT_NOFILE]-- },
+		"CPUs": func(a *around.Around) { a.CPUs++ }, "umask": func(a *around.Around) { a.Umask ^= 7 },
+	} {
+		a := around.Own()
+		change(&a)
+		c.Around = &a
+		key, err := Key(c)
+		if err != nil || keys[key] != "" {
+			t.Errorf("%s: the key %s is that of %q, %v", name, key, keys[key], err)
+		}
+		keys[key] = name
+	}
+}
+
+// TestShortDirectory has a tool that keeps the path of its working directory, which is
+// shorter than any path of a preparation.
+func TestShortDirectory(t *testing.T) {
+	p := newPlace(t)
+	dir, err := os.MkdirTemp("", "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"index", "SRR5204809_1.fq"} {
+		if err := os.Link(filepath.Join(p.dir, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := invocation{dir: dir, args: []string{"-d", "index", "{input:SRR5204809_1.fq}"}}
+	var u *Unfit
+	if err := p.prepare(v); !errors.As(err, &u) || !u.Passing || !strings.Contains(err.Error(), "keeps the path of its working directory") {
+		t.Errorf("prepared: %v", err)
+	}
+	p.wantCold(v, NotPrepared)
+}
+
 func TestContrast(t *testing.T) {
 	words := []string{"SRR52_1.fq.gz", "SRR52_2.fq.gz", "/data/b/S1.sam", "/data/b/S0.sam", "12", "7"}
 	roles := []Role{Input, Input, Output, Output, Label, Label}
 	for range 100 {
-		for _, high := range []bool{true, false} {
-			got := late.Contrast(words, roles, high, map[int][]byte{0: []byte("z0")})
+		for use := range late.Capitals + 1 {
+			got := late.Contrast(words, roles, use, map[int][]byte{0: []byte("z0")})
 			for k, w := range words {
 				if roles[k].Shape(got[k]) != roles[k].Shape(w) {
 					t.Errorf("%q has another shape than %q", got[k], w)
@@ -347,7 +447,7 @@ func TestSignals(t *testing.T) {
 	c.Around = &a
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +488,7 @@ func TestJobControl(t *testing.T) {
 	a := p.around(v)
 	a.Streams[2] = around.Pipe
 	c.Around = &a
-	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +562,7 @@ func TestInheritedDescriptor(t *testing.T) {
 	a := p.around(v)
 	a.Extra = []int{3}
 	c.Around = &a
-	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -517,7 +617,7 @@ func TestTerminal(t *testing.T) {
 	a := p.around(v("SRR5204809"))
 	a.Streams[0], a.Streams[1], a.Streams[2], a.Joined = around.Terminal, around.Terminal, around.Terminal, true
 	c.Around = &a
-	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
+	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -97,6 +98,8 @@ type place struct {
 	calls int
 	timed bool // the tool writes times to standard error, from threads in no fixed order
 	mixed bool // the tool's threads write lines to all files in no fixed order
+
+	enough time.Duration // see PrepareOptions
 }
 
 func newPlace(t *testing.T) *place {
@@ -105,7 +108,7 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, dir: filepath.Join(base, "work", strings.Repeat("d", 120)), store: filepath.Join(base, "store")}
+	p := &place{t: t, enough: 1, dir: filepath.Join(base, "work", strings.Repeat("d", 120)), store: filepath.Join(base, "store")}
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +144,8 @@ type invocation struct {
 	env   []string // beside PATH and PWD
 	late  []string
 	stdin string // content; empty: the null device
+	skip  int64  // of stdin, if it is a file, which has been read before the call
+	above string // content of the file of standard output before the call, which appends to it
 	pipe  bool   // standard input and output are pipes
 	join  bool   // standard error goes where standard output goes
 	front func(*exec.Cmd)
@@ -228,6 +233,9 @@ func (p *place) run(v invocation, hot bool) result {
 			defer f.Close()
 			switch {
 			case i == 0:
+				if _, err := f.WriteString(v.above); err != nil {
+					p.t.Fatal(err)
+				}
 				cmd.Stdout = f
 			case v.join:
 				cmd.Stderr = cmd.Stdout
@@ -244,6 +252,9 @@ func (p *place) run(v invocation, hot bool) result {
 				p.t.Fatal(err)
 			}
 			defer f.Close()
+			if _, err := f.Seek(v.skip, io.SeekStart); err != nil {
+				p.t.Fatal(err)
+			}
 			cmd.Stdin = f
 		}
 	}
@@ -306,7 +317,7 @@ func (p *place) prepare(v invocation) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	before := p.files(c.Dir)
-	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: p.t.TempDir(), Log: p.t.Logf})
+	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: p.t.TempDir(), Log: p.t.Logf, Enough: p.enough})
 	if err == nil {
 		snap.Close()
 		p.t.Logf("prepared in %.2f s, loads in %.3f s, %d bytes, %d places, words %q", snap.Seconds, snap.Loaded, snap.Memory, len(snap.plan.Places), snap.plan.Words)

@@ -2,6 +2,7 @@ package inplace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -142,6 +143,9 @@ func (p *preparation) prepare() error {
 	if reason := p.around.Refusal(); reason != "" {
 		return unfit("%s", reason)
 	}
+	if reason := p.call.oneFile(); reason != "" {
+		return passing("%s", reason)
+	}
 	if err := p.inputs(); err != nil {
 		return err
 	}
@@ -212,11 +216,34 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 			return nil, passing("the input %s: %v", real, err)
 		}
 	}
-	base := p.scratch + "/" + name + "/"
-	letters := strings.Repeat("d", min(max(len(p.call.Dir)-len(base), 8), 200))
-	t.dir = base + Label.Other(letters)
+	t.dir = p.workDir(name, number)
 	return t, os.MkdirAll(t.dir, 0o700)
 }
+
+// workDir returns the path of the working directory of a trial. All of them have the length
+// of the path of the call's directory, where that is long enough. A tool may keep the places
+// of '/' in the path, so they differ.
+func (p *preparation) workDir(name string, number int) string {
+	base := p.scratch + "/" + name + "/"
+	letters := max(len(p.call.Dir), len(p.scratch)+longestName) - len(base)
+	parts := []string{}
+	for letters > 0 {
+		n := min(letters, 200-number)
+		if number == 1 && len(parts) == 0 {
+			n = min(letters, 3)
+		}
+		if letters-n == 1 {
+			n-- // no part is empty
+		}
+		parts = append(parts, Label.Other(strings.Repeat("d", n)))
+		letters -= n + 1
+	}
+	return base + strings.Join(parts, "/")
+}
+
+// longestName is the length of the longest name of a trial, and of the shortest name of a
+// directory in it, with their separators.
+const longestName = len("/probe-again/dddddddd")
 
 // others makes late words and variables that differ from the call's.
 func (p *preparation) others(t *trial) error {
@@ -226,10 +253,9 @@ func (p *preparation) others(t *trial) error {
 		roles[k] = w.Role
 	}
 	// The tool may compare a late word with a constant. The words of B are on one side of
-	// the call's words, and the words of the other executions on the other side, so one of
+	// the call's words, and the words of further preparations on the other side, so one of
 	// them has another result of the comparison.
-	high := len(own) > 0 && late.Low(own[0])
-	t.words = late.Contrast(own, roles, high == t.second, p.avoid)
+	t.words = late.Contrast(own, roles, late.LettersOf(t.number, append(own, "")[0]), p.avoid)
 	for _, kv := range p.call.Env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || !p.call.isLate(name) {
@@ -270,6 +296,7 @@ func (p *preparation) runCold(name string) error {
 	if err != nil {
 		return err
 	}
+	t.number = 4 // letters by chance
 	p.cold = t
 	if err := p.others(t); err != nil {
 		return err
@@ -348,11 +375,18 @@ func (p *preparation) load(number int) (*trial, error) {
 		return nil, err
 	}
 	p.trials = append(p.trials, t)
-	t.stop, t.data, t.second, t.seed, t.clock = true, p.data, number == 1, &p.seed, p.clocks[min(number, 1)]
+	t.stop, t.data, t.number, t.second, t.seed, t.clock = true, p.data, number, number == 1, &p.seed, p.clocks[min(number, 1)]
 	if number == 0 {
 		p.own(t)
 	} else if err := p.others(t); err != nil {
 		return nil, err
+	}
+	if p.stdin != "" {
+		// The tool is held before it reads it. It is smaller than any that a call has.
+		t.stdin = filepath.Join(t.scratch, "stdin")
+		if err := os.WriteFile(t.stdin, []byte(standardInput[:1]), 0o600); err != nil {
+			return nil, err
+		}
 	}
 	t.values["PWD"] = t.dir
 	for k, input := range t.inputs {
@@ -373,6 +407,9 @@ func (p *preparation) load(number int) (*trial, error) {
 			}
 		case 1:
 			modified = modified.AddDate(1, 0, 0)
+			if err := os.Chmod(input, 0o640); err != nil {
+				return nil, err
+			}
 			info, err := os.Stat(p.trials[0].inputs[k])
 			if err != nil {
 				return nil, err
@@ -401,6 +438,9 @@ func (p *preparation) late(t *trial) []string {
 	for _, k := range p.snap.plan.Stats {
 		all = append(all, statWords(t.stats[k])...)
 	}
+	for _, fd := range p.snap.plan.Streams {
+		all = append(all, t.streamed[fd]...)
+	}
 	return append(all, t.dir)
 }
 
@@ -409,8 +449,8 @@ func (p *preparation) late(t *trial) []string {
 // do not take longer than enough in all.
 const (
 	fewest = 2
-	most   = 6
-	enough = 5 * time.Second
+	most   = 8
+	enough = 3 * time.Second
 )
 
 // confirm makes further preparations, each with other late words. The memory of each must
@@ -426,7 +466,7 @@ func (p *preparation) confirm(c *frozen.Comparison) error {
 	p.snap.plan.Offsets = c.Offsets
 	begun := time.Now()
 	for n := range most {
-		if n >= fewest && time.Since(begun) > enough {
+		if n >= fewest && time.Since(begun) > cmp.Or(p.opt.Enough, enough) {
 			break
 		}
 		if err := p.further(2 + n); err != nil {
@@ -480,6 +520,7 @@ func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
 	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
+	l.Streams = p.around.Files()
 	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
@@ -523,6 +564,9 @@ func (p *preparation) compare() error {
 	}
 	c.Note(p.images[0], p.trials[0].facts().Stopped)
 	l.Places, p.noise = c.Words, c.Noise
+	if reason := l.fitsDir(p.call); reason != "" {
+		return passing("%s", reason)
+	}
 	return p.confirm(c)
 }
 

@@ -58,6 +58,13 @@ func (s *start) late() ([]string, error) {
 		}
 		all = append(all, statWords(b)...)
 	}
+	for _, fd := range s.snap.plan.Streams {
+		words, err := streamWords(s.files[fd])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, words...)
+	}
 	return append(all, s.dir), nil
 }
 

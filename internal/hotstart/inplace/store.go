@@ -36,6 +36,7 @@ type plan struct {
 	Dir       string            // working directory of preparation A; the last late word
 	Stats     []int             // indexes of inputs whose stat(2) result the tool has kept: late words after the command lines
 	Bounds    []hotstart.Bounds // of these inputs
+	Streams   []int             // standard streams that are files, whose stat(2) result and offset the tool may have kept: late words after those of Stats
 	Places    []frozenPlace     // of late words in memory
 	Offsets   []frozen.Offset   // registers that hold the first byte of a late word plus a constant
 	Variables []variable        // late variables
@@ -111,7 +112,9 @@ func resolve(dir, path string) string {
 
 // needsDir reports whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
-	isDir := func(s span) bool { return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats) }
+	isDir := func(s span) bool {
+		return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats)+(statParts+1)*len(p.Streams)
+	}
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
 		slices.ContainsFunc(p.Written[:], func(t text) bool { return slices.ContainsFunc(t.Spans, isDir) }) ||
 		slices.ContainsFunc(p.Made, func(m made) bool { return slices.ContainsFunc(m.Content.Spans, isDir) })
@@ -256,13 +259,11 @@ func (s *Snapshot) fits(c *Call) string {
 	if err := s.Intact(); err != nil {
 		return err.Error()
 	}
-	if s.plan.needsDir() {
-		if len(c.Dir) != len(s.plan.Dir) {
-			return fmt.Sprintf("the tool keeps the path of its working directory, whose length is %d instead of %d", len(c.Dir), len(s.plan.Dir))
-		}
-		if pwd, ok := lookup(c.Env, "PWD"); ok && pwd != c.Dir {
-			return "the tool keeps the path of its working directory, and PWD has another path"
-		}
+	if reason := s.plan.fitsDir(c); reason != "" {
+		return reason
+	}
+	if reason := c.oneFile(); reason != "" {
+		return reason
 	}
 	words := c.words()
 	for _, e := range s.plan.Early {
@@ -288,6 +289,21 @@ func (s *Snapshot) fits(c *Call) string {
 		if value, _ := lookup(c.Env, v.Name); len(value) >= PadSize {
 			return fmt.Sprintf("the variable %s has more than %d bytes", v.Name, PadSize-1)
 		}
+	}
+	return ""
+}
+
+// fitsDir returns the reason why the frozen process cannot have the working directory of a
+// call, or "".
+func (p *plan) fitsDir(c *Call) string {
+	if !p.needsDir() {
+		return ""
+	}
+	if len(c.Dir) != len(p.Dir) {
+		return fmt.Sprintf("the tool keeps the path of its working directory, whose length is %d instead of %d", len(c.Dir), len(p.Dir))
+	}
+	if pwd, ok := lookup(c.Env, "PWD"); ok && pwd != c.Dir {
+		return "the tool keeps the path of its working directory, and PWD has another path"
 	}
 	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -19,22 +20,43 @@ type streams struct {
 	files  [3]*os.File // of the tool
 	out    [3]*collector
 	paths  [3]string // of regular files
+	from   [3]int64  // their sizes before the tool wrote to them
 	close_ []*os.File
 	feed   chan struct{} // closed when standard input has been written
 }
 
 // openStreams makes streams. input is the file that gives standard input; a silent
-// standard input gives nothing where it is a pipe or a terminal. The output is appended
-// to files where that is asked for: a program must not depend on it.
-func openStreams(dir string, a around.Around, input string, silent, appends bool) (s *streams, err error) {
+// standard input gives nothing where it is a pipe or a terminal. A program must not depend
+// on the state of its streams apart from their kinds. So preparations other than A have
+// files of other sizes, which are at other offsets, and those of preparation B are also open
+// for reading and writing, and the output is appended to them. number is the number of the
+// preparation.
+func openStreams(dir string, a around.Around, input string, silent bool, number int) (s *streams, err error) {
 	s = &streams{}
 	defer func() {
 		if err != nil {
 			s.end()
 		}
 	}()
-	if s.files[0], err = s.stdin(a.Streams[0], input, silent); err != nil {
+	read, write := os.O_RDONLY, os.O_WRONLY
+	size := streamSize(number)
+	if number == 1 {
+		read, write = os.O_RDWR, os.O_RDWR|os.O_APPEND
+	}
+	enlarge := size > 0 && a.Streams[0] == around.File
+	if enlarge {
+		input = dir + "/stream-0"
+		if err := enlarged(input, size); err != nil {
+			return s, err
+		}
+	}
+	if s.files[0], err = s.stdin(a.Streams[0], input, silent, read); err != nil {
 		return s, err
+	}
+	if enlarge {
+		if _, err := s.files[0].Seek(size/3, io.SeekStart); err != nil {
+			return s, err
+		}
 	}
 	var terminal *os.File
 	for i, kind := range a.Streams {
@@ -43,14 +65,18 @@ func openStreams(dir string, a around.Around, input string, silent, appends bool
 		case i == 2 && a.Joined:
 			s.files[2] = s.files[1]
 		case kind == around.Null:
-			s.files[i], err = os.OpenFile(os.DevNull, os.O_RDWR, 0)
+			s.files[i], err = os.OpenFile(os.DevNull, write, 0)
 		case kind == around.File:
 			s.paths[i] = fmt.Sprintf("%s/stream-%d", dir, i)
-			flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-			if appends {
-				flags |= os.O_APPEND
+			if s.from[i] = size; size > 0 {
+				err = enlarged(s.paths[i], size)
 			}
-			s.files[i], err = os.OpenFile(s.paths[i], flags, 0o600)
+			if err == nil {
+				s.files[i], err = os.OpenFile(s.paths[i], write|os.O_CREATE, 0o600)
+			}
+			if err == nil {
+				_, err = s.files[i].Seek(s.from[i], io.SeekStart)
+			}
 		case kind == around.Pipe:
 			var r *os.File
 			if r, s.files[i], err = os.Pipe(); err == nil {
@@ -71,15 +97,36 @@ func openStreams(dir string, a around.Around, input string, silent, appends bool
 	return s, nil
 }
 
-func (s *streams) stdin(kind around.Stream, input string, silent bool) (*os.File, error) {
+// streamSize returns the size of the files that are streams of a preparation, before it
+// begins. In B it is larger than the sizes up to which programs treat files in another way.
+// None of its bytes is a small number, which a program may have for other reasons.
+func streamSize(number int) int64 {
+	switch number {
+	case 0:
+		return 0
+	case 1:
+		return 0x0b0a69585746
+	}
+	return 0x706050 + rand.Int64N(1<<40)
+}
+
+// enlarged makes a large file without content.
+func enlarged(path string, size int64) error {
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	return os.Truncate(path, size)
+}
+
+func (s *streams) stdin(kind around.Stream, input string, silent bool, flags int) (*os.File, error) {
 	switch kind {
 	case around.Null:
-		return os.Open(os.DevNull)
+		return os.OpenFile(os.DevNull, flags, 0)
 	case around.File:
 		if input == "" {
 			input = os.DevNull
 		}
-		return os.Open(input)
+		return os.OpenFile(input, flags, 0)
 	case around.Terminal:
 		master, slave, err := openTerminal()
 		if err == nil {
@@ -160,7 +207,24 @@ func (s *streams) written(i int) ([]byte, error) {
 	case s.out[i] != nil:
 		return s.out[i].all()
 	case s.paths[i] != "":
-		return os.ReadFile(s.paths[i])
+		f, err := os.Open(s.paths[i])
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		size, err := f.Seek(0, io.SeekEnd)
+		if err != nil {
+			return nil, err
+		}
+		if size < s.from[i] {
+			return nil, unfit("it truncates the file that is descriptor %d", i)
+		}
+		b := make([]byte, size-s.from[i])
+		_, err = f.ReadAt(b, s.from[i])
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return b, err
 	}
 	return nil, nil
 }

@@ -3,6 +3,7 @@ package inplace
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,7 @@ type trial struct {
 	dir     string            // its working directory
 	inputs  []string          // the files that replace the inputs, by index of the late word; "" for other words
 	stdin   string            // file that gives standard input
+	number  int               // of the preparation; see late.LettersOf
 	second  bool              // preparation B, which differs as much as possible
 	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
@@ -59,8 +61,9 @@ type trial struct {
 	early    map[string]early
 	reads    bool // of standard input
 	variable []variable
-	given    map[string]bool // paths that existed in dir before the tool started
-	stats    map[int][]byte  // results of stat(2) for inputs, by late word
+	given    map[string]bool  // paths that existed in dir before the tool started
+	stats    map[int][]byte   // results of stat(2) for inputs, by late word
+	streamed map[int][]string // words of standard streams that are files, before the tool began
 
 	held    *tracer.Proc
 	results string // directory with the outputs of a trial that has ended
@@ -165,7 +168,25 @@ func statBytes(path string) ([]byte, error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))), nil
+	return bytesOf(&st), nil
+}
+
+// streamWords returns the facts that a program may keep of a standard stream that is a file,
+// each as a late word: the words of statWords, and the offset.
+func streamWords(f *os.File) ([]string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	at, err := unix.Seek(int(f.Fd()), 0, io.SeekCurrent)
+	if err != nil {
+		return nil, &os.PathError{Op: "lseek", Path: f.Name(), Err: err}
+	}
+	return append(statWords(bytesOf(&st)), string(binary.NativeEndian.AppendUint64(nil, uint64(at)))), nil
+}
+
+func bytesOf(st *unix.Stat_t) []byte {
+	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(st)), unsafe.Sizeof(*st)))
 }
 
 // statWords returns the parts of struct stat that a program may keep, each as a late word:
@@ -232,6 +253,9 @@ func (t *trial) begin() (*tracer.Proc, error) {
 		t.overlay.Random = tracer.NewEntropy(*t.seed)
 		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Boottime: t.clock.Boottime, Cycles: t.clock.Cycles}
 	}
+	if t.stop && t.second {
+		t.overlay.Elsewhere = &tracer.Elsewhere{}
+	}
 	if err := t.overlay.Install(p); err != nil {
 		return p, err
 	}
@@ -242,10 +266,20 @@ func (t *trial) begin() (*tracer.Proc, error) {
 // open makes the streams, and returns the descriptors of the tool.
 func (t *trial) open() ([]*os.File, error) {
 	var err error
-	if t.streams, err = openStreams(t.scratch, t.around, t.stdin, t.stop, t.second); err != nil {
+	number := t.number
+	if !t.stop {
+		number = 0
+	}
+	if t.streams, err = openStreams(t.scratch, t.around, t.stdin, t.stop, number); err != nil {
 		return nil, err
 	}
 	files := slices.Clone(t.streams.files[:])
+	t.streamed = map[int][]string{}
+	for _, fd := range t.around.Files() {
+		if t.streamed[fd], err = streamWords(files[fd]); err != nil {
+			return nil, err
+		}
+	}
 	for _, fd := range t.around.Extra {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {

@@ -2,6 +2,7 @@ package late
 
 import (
 	"crypto/rand"
+	"fmt"
 	"math/big"
 	"path/filepath"
 	"slices"
@@ -68,16 +69,18 @@ func (r Role) lettersFor(word string) string {
 
 // Other returns a random word of the same shape that differs from word in every letter
 // that is not fixed.
-func (r Role) Other(word string) string {
+func (r Role) Other(word string) string { return r.other(word, r.lettersFor(word)) }
+
+// other does the same as Other, with letters of a set.
+func (r Role) other(word, set string) string {
 	b := []byte(word)
-	from := r.lettersFor(word)
 	shape := r.Shape(word)
 	for i := range strings.LastIndexByte(shape, '|') {
 		if !alnum(rune(word[i])) {
 			continue
 		}
 		for b[i] == word[i] {
-			b[i] = from[random(len(from))]
+			b[i] = set[random(len(set))]
 		}
 	}
 	return string(b)
@@ -91,14 +94,72 @@ func random(n int) int {
 	return int(v.Int64())
 }
 
+// Letters are the letters of a contrast. A tool may ask for the class of a letter, or change
+// capital letters into small ones, which the letters of one class do not show.
+type Letters int
+
+// The letters of contrasts. Words with fixed digits alone have digits in all of them.
+const (
+	LowFirst  Letters = iota // low first letters, digits mostly, and any others
+	HighFirst                // high first letters, and any others
+	Digits                   // low first letters, and digits behind them
+	Small                    // high first letters, and small letters behind them
+	Capitals                 // capital letters
+)
+
+// sets are the first letters and the other letters of contrasts.
+var sets = map[Letters]struct{ first, others string }{
+	LowFirst:  {letters, letters},
+	HighFirst: {letters, letters},
+	Digits:    {letters, letters[:10]},
+	Small:     {letters, letters[36:]},
+	Capitals:  {letters[10:36], letters[10:36]},
+}
+
+// LettersOf returns the letters of a preparation, from its number. Preparation 1 is on one
+// side of the words of preparation 0, of which first is the first one. Preparation 2 is on
+// the other side, preparation 3 has capital letters, and later ones have letters by chance.
+func LettersOf(number int, first string) Letters {
+	low := number%2 == 1 != Low(first)
+	switch {
+	case number == 3:
+		return Capitals
+	case number < 3 && !low:
+		return Small
+	case number < 3:
+		return Digits
+	case low:
+		return LowFirst
+	}
+	return HighFirst
+}
+
+// firstLetters returns the letters that first letters of a contrast are chosen from, for a
+// number of words. free are the letters that may be used, in their order.
+func (l Letters) firstLetters(free []byte, words int) []byte {
+	n := max(words, 10)
+	switch {
+	case n >= len(free) || l == Capitals:
+		return free
+	case l == HighFirst || l == Small:
+		return free[len(free)-n:]
+	}
+	return free[:n]
+}
+
 // Contrast returns words as Other does, whose order is the reverse of the order of words,
-// wherever their first letters decide it. The first letters are low ones, digits mostly, or
-// high ones: two contrasts and the words themselves lie on both sides of most constants
-// that a tool compares them with. First letters in avoid, by word, are not used.
-func Contrast(words []string, roles []Role, high bool, avoid map[int][]byte) []string {
+// wherever their first letters decide it. Two contrasts with low and with high first
+// letters, and the words themselves, lie on both sides of most constants that a tool
+// compares them with. First letters in avoid, by word, are not used. Equal words of equal
+// shape stay equal.
+func Contrast(words []string, roles []Role, use Letters, avoid map[int][]byte) []string {
 	all := make([]string, len(words))
 	for k, w := range words {
-		all[k] = roles[k].Other(w)
+		set := roles[k].lettersFor(w)
+		if set == letters {
+			set = sets[use].others
+		}
+		all[k] = roles[k].other(w, set)
 	}
 	for _, set := range []string{letters, letters[1:10]} {
 		var members []int // words with these letters, in descending order
@@ -110,8 +171,12 @@ func Contrast(words []string, roles []Role, high bool, avoid map[int][]byte) []s
 			}
 		}
 		slices.SortStableFunc(members, func(i, j int) int { return strings.Compare(words[j], words[i]) })
+		from := set
+		if set == letters {
+			from = sets[use].first
+		}
 		var free []byte
-		for _, c := range []byte(set) {
+		for _, c := range []byte(from) {
 			if strings.IndexByte(used, c) < 0 {
 				free = append(free, c)
 			}
@@ -119,17 +184,24 @@ func Contrast(words []string, roles []Role, high bool, avoid map[int][]byte) []s
 		if len(free) < len(members) {
 			continue // random ones serve
 		}
-		if n := max(len(members), 10); n < len(free) && high {
-			free = free[len(free)-n:]
-		} else if n < len(free) {
-			free = free[:n]
-		}
+		free = slices.Clone(use.firstLetters(free, len(members)))
 		for len(free) > len(members) {
 			k := random(len(free))
 			free = slices.Delete(free, k, k+1)
 		}
 		for i, k := range members {
 			all[k] = withFirstLetters(all[k], roles[k].Shape(words[k]), free[i])
+		}
+	}
+	for k, w := range words {
+		if use == Digits && roles[k].lettersFor(w) == letters {
+			all[k] = withLetter(all[k], w, roles[k].Shape(w))
+		}
+		for j := range k {
+			if words[j] == words[k] && roles[j].Shape(words[j]) == roles[k].Shape(words[k]) {
+				all[k] = all[j]
+				break
+			}
 		}
 	}
 	return all
@@ -151,7 +223,41 @@ func withFirstLetters(word, shape string, letter byte) string {
 	return string(b)
 }
 
+// withLetter puts a letter, one of the hexadecimal digits, at the end of a word other than
+// own whose letters are all digits. A tool could take the word for a number, which words
+// with a letter never are. A word of one character stays a digit.
+func withLetter(word, own, shape string) string {
+	b := []byte(word[:strings.LastIndexByte(shape, '|')])
+	digit := func(c rune) bool { return c >= '0' && c <= '9' }
+	last := strings.LastIndexFunc(string(b), digit)
+	if last <= strings.IndexFunc(string(b), digit) || strings.ContainsFunc(string(b), func(c rune) bool { return alnum(c) && !digit(c) }) {
+		return word
+	}
+	for b[last] = own[last]; b[last] == own[last]; {
+		b[last] = "abcdef"[random(6)]
+	}
+	return string(b) + word[len(b):]
+}
+
 // Low reports whether the first letter or digit of a word is in the first half of letters.
 func Low(word string) bool {
 	return strings.TrimLeftFunc(word, func(c rune) bool { return !alnum(c) }) < "M"
+}
+
+// Relations describes the relations of words: which of them is equal to, or a part of,
+// which other. A tool may compare its words with each other.
+func Relations(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		for j, v := range words {
+			switch {
+			case i == j:
+			case w == v:
+				fmt.Fprintf(&b, "%d=%d ", i, j)
+			case strings.Contains(w, v):
+				fmt.Fprintf(&b, "%d>%d ", i, j)
+			}
+		}
+	}
+	return b.String()
 }

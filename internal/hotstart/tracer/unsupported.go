@@ -28,11 +28,14 @@ type (
 	}
 	// Watch sees the files that a process looks at.
 	Watch struct {
-		Random  *Entropy
-		Clock   *Clock
-		Facts   bool
-		Threads bool
+		Random    *Entropy
+		Clock     *Clock
+		Elsewhere *Elsewhere
+		Facts     bool
+		Threads   bool
 	}
+	// Elsewhere replaces the surroundings of a process.
+	Elsewhere struct{}
 	// Entropy replaces random bytes.
 	Entropy struct{}
 	// Guard makes a private mapping of a file behave like anonymous memory.

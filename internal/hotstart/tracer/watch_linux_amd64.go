@@ -29,6 +29,9 @@ type Watch struct {
 	// Facts has the Watch see calls that ask for facts, that change files by their names,
 	// and that make state which neither /proc nor ptrace(2) shows. It is set before Install.
 	Facts bool
+	// Elsewhere answers in place of the kernel where a process asks for its surroundings;
+	// nil leaves that to the kernel. It is set before Install.
+	Elsewhere *Elsewhere
 	// Threads is set when a process has made a thread.
 	Threads bool
 
@@ -117,6 +120,9 @@ func (w *Watch) Install(p *Proc) error {
 				w.output[[2]uint64{st.Dev, st.Ino}] = true
 			}
 		}
+	}
+	if w.Elsewhere != nil {
+		others = append(others, elsewhereCalls...)
 	}
 	mem, err := p.Alloc(4096)
 	if err != nil {
@@ -224,6 +230,8 @@ func (w *Watch) look(tid int) (*Look, error) {
 			return nil, w.evenStream(tid, args[1])
 		case r.Orig_rax == unix.SYS_GETRANDOM && w.Random != nil:
 			return nil, w.Random.Answer(tid)
+		case w.Elsewhere != nil && slices.Contains(elsewhereCalls, r.Orig_rax):
+			return nil, w.Elsewhere.answer(tid, &r)
 		case w.Clock != nil:
 			return nil, w.Clock.Answer(tid)
 		}

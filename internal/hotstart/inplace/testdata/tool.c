@@ -1,6 +1,6 @@
 /* A stand-in for a tool that loads an index and then reads its input.
  *
- * usage: tool [-R LABEL] [-o OUTPUT] [-v NAME] [-d] [-p] [-s] [-h] [-l] [-m] [-i] [-t] [-e] [-w FILE] [-x] INDEX INPUT
+ * usage: tool [-R LABEL] [-o OUTPUT] [-v NAME] [-d] [-p] [-s] [-h] [-l] [-m] [-i] [-t] [-q WHAT] [-e] [-w FILE] [-x] INDEX INPUT
  *
  *   -R LABEL   is copied, and printed with each line
  *   -o OUTPUT  is opened when the index has been loaded; standard output otherwise
@@ -19,6 +19,7 @@
  *   -t         keep whether INPUT is newer than INDEX
  *   -D         keep the date
  *   -A KIND    keep a number from an address (main, stack, heap) or from AT_RANDOM (random)
+ *   -q WHAT    keep a number: see ask
  *   -N         write the size of INPUT to OUTPUT before the input is opened
  *   -e FILE    end with an error before the input where FILE exists
  *   -w FILE    write to FILE before the input is opened
@@ -40,7 +41,10 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,14 +57,46 @@ static char copied[4096], date[16];
 static long part;
 static volatile int got;
 
+/* ask returns a number that depends on the surroundings of the process, on its streams, on
+ * its input or on the letters of the label. */
+static long ask(const char *what, const char *label, const char *input)
+{
+	struct stat st = {0};
+	struct utsname name = {0};
+	struct statvfs space = {0};
+	char here[4096];
+	long n = 0;
+#define IS(x) !strcmp(what, x)
+	if (IS("parent")) return getppid();
+	if (IS("group")) return getpgrp() == getpid();
+	if (IS("session")) return getsid(0) == getpid();
+	if (IS("node")) return uname(&name) ? 0 : name.nodename[0] * 256 + name.nodename[1];
+	if (IS("nice")) return getpriority(PRIO_PROCESS, 0);
+	if (IS("space")) return statvfs(".", &space) ? 0 : space.f_bavail > 1000;
+	if (IS("empty")) return fstat(1, &st) ? 0 : st.st_size == 0;
+	if (IS("small")) return fstat(0, &st) ? 0 : st.st_size < 1 << 20;
+	if (IS("offset")) return lseek(1, 0, SEEK_CUR) == 0;
+	if (IS("flags0")) return fcntl(0, F_GETFL);
+	if (IS("flags1")) return fcntl(1, F_GETFL) & ~O_APPEND;
+	if (IS("mode")) return stat(input, &st) ? 0 : st.st_mode;
+	if (IS("slashes") && getcwd(here, sizeof here)) for (char *p = here; *p; p++) n += *p == '/';
+	if (IS("truncate")) return !freopen("/dev/stdout", "w", stdout);
+	const char *p = label + strlen(label) - 1; /* the last letter */
+	if (IS("lower")) n = tolower((unsigned char)*p) * 256 + *label;
+	if (IS("capital")) n = isupper((unsigned char)*p) != 0;
+	if (IS("hexadecimal")) for (n = 1, p = label; *p; p++) n &= isxdigit((unsigned char)*p) != 0;
+	if (IS("parity")) for (p = label; *p; p++) n ^= *p & 1;
+	return n;
+}
+
 static void note(int sig) { got++; (void)sig; }
 
 int main(int argc, char **argv)
 {
-	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL;
+	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL, *what = NULL;
 	FILE *in = NULL;
 	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0, changed = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDKA:Ne:w:n3f:")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDKA:Ne:w:n3f:q:")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -83,6 +119,7 @@ int main(int argc, char **argv)
 		case 'n': nap = 1; break;
 		case '3': third = 1; break;
 		case 'f': way = optarg; break;
+		case 'q': what = optarg; break;
 		default: return 2;
 	}
 	if (argc - optind != 2) return 2;
@@ -93,6 +130,7 @@ int main(int argc, char **argv)
 	if (hashes) for (const char *p = label; *p; p++) hash = hash * 31 + *p;
 	if (order) kept = strcmp(label, input) < 0;
 	if (middle) kept = strcmp(label, "M") < 0;
+	if (what) kept = ask(what, label, input);
 	if (digit) kept = isdigit((unsigned char)*label) != 0;
 	struct stat st, ref;
 	if (newer && !stat(input, &st) && !stat(argv[optind], &ref)) kept = st.st_mtime > ref.st_mtime;

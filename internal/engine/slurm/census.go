@@ -2,26 +2,19 @@ package slurm
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"premix/internal/kit/beneath"
-	"premix/internal/kit/lock"
-	"premix/internal/kit/owner"
+	"premix/internal/engine/programs"
 )
 
 // Census is how many jobs Slurm has, of all users, and how its scheduler does.
 type Census struct {
-	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // error message, if Slurm did not answer
-	Jobs   []Counted `json:"jobs"`
+	Begun time.Time `json:"-"` // before it was asked
+	Jobs  []Counted `json:"jobs"`
 	// Diag is the output of sdiag, by section and key as it writes them, joined by a dot:
 	// "Main schedule statistics.Last cycle". Values that are not numbers are omitted. Diag is
 	// empty if sdiag did not answer.
@@ -48,50 +41,33 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 		return nil, &MissingError{}
 	}
 	interval = max(interval, MinCensusInterval)
-	c := newCache(interval)
-	path := filepath.Join(filepath.Dir(c.path), strings.Replace(filepath.Base(c.path), "listing-", "census-", 1))
-	if err := c.makeDir(); err != nil {
-		return nil, err
-	}
-	f, err := owner.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if err := lock.Await(ctx, f, lock.Exclusive); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	if text, err := os.ReadFile(path); err == nil {
-		kept := &Census{}
-		if json.Unmarshal(text, kept) == nil && !kept.Begun.After(time.Now()) && time.Since(kept.Begun) < interval {
-			return kept.result()
-		}
-	}
-	s := &Census{Begun: time.Now()}
-	// Long lists of indices would be cut, see squeue(1), SLURM_BITSTR_LEN.
-	out, err := program(ctx, "", "env", "SLURM_BITSTR_LEN=0", "squeue", "--noheader", "--all", "--format="+censusFormat)
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err() // the error is not Slurm's, so do not share it
+	shared := programs.NewShared[Census](Name, "counts", interval, clusterVariables...)
+	a, err := shared.Get(ctx, time.Time{}, countAll)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	if err != nil {
-		s.Failed = strings.TrimPrefix(said(err), "squeue: error: ")
-	} else {
-		s.Jobs = ParseCensus(out)
-		if out, err := program(ctx, "", "sdiag"); err == nil {
-			s.Diag = ParseDiag(out)
-		}
+		return nil, err
 	}
-	if text, err := json.Marshal(s); err == nil {
-		_ = beneath.Replace(path, 0o600, beneath.Volatile, text) // without the file each process asks for itself
+	if err := a.Err(); err != nil {
+		return nil, err
 	}
-	return s.result()
+	a.Value.Begun = a.Begun
+	return &a.Value, nil
 }
 
-func (s *Census) result() (*Census, error) {
-	if s.Failed != "" {
-		return nil, fmt.Errorf("squeue: %s", s.Failed)
+// countAll asks Slurm for a census.
+func countAll(ctx context.Context) (Census, error) {
+	// Long lists of indices would be cut, see squeue(1), SLURM_BITSTR_LEN.
+	out, err := programs.Run(ctx, "", "env", "SLURM_BITSTR_LEN=0", "squeue", "--noheader", "--all", "--format="+censusFormat)
+	if err != nil {
+		return Census{}, fmt.Errorf("squeue: %s", strings.TrimPrefix(programs.Message(err), "squeue: error: "))
 	}
-	return s, nil
+	c := Census{Jobs: ParseCensus(out)}
+	if out, err := programs.Run(ctx, "", "sdiag"); err == nil {
+		c.Diag = ParseDiag(out)
+	}
+	return c, nil
 }
 
 // censusFormat makes squeue print the partition and the state of a job, and the indices of the

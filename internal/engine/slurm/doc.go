@@ -18,14 +18,8 @@
 //
 // # One query for all
 //
-// squeue makes the controller lock its tables and send them, and a user with ten
-// dispatchers that all ask can overload a controller. So all premix processes
-// of a user on a machine share a listing: a file, and a lock that is held while the file is
-// renewed. Slurm is asked at most once in [DefaultInterval], for all jobs at once,
-// with arrays not expanded; a failed query is kept in the file, too.
-//
-//	listing-HASH.json       [listing]; HASH is a hash of the cluster
-//	listing-HASH.json.lock  held (flock) while squeue runs
+// All premix processes of a user on a machine share a listing, see package programs: Slurm is
+// asked at most once in [DefaultInterval], for all jobs at once, with arrays not expanded.
 //
 // Jobs that have ended stay in a listing for as long as the controller knows them
 // (MinJobAge). For a job that is no longer listed, sacct is asked once how it ended, if the

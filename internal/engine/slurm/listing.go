@@ -1,32 +1,18 @@
 package slurm
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"premix/internal/engine/pilot"
-	"premix/internal/kit/beneath"
-	"premix/internal/kit/lock"
-	"premix/internal/kit/owner"
+	"premix/internal/engine/programs"
 )
 
-// listing is the output of squeue, as a file.
-type listing struct {
-	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // error message, if Slurm did not answer
-	Jobs   []job     `json:"jobs"`
-}
+// listing is the output of squeue.
+type listing []job
 
 // job is a line of a listing: an element of an array, or several that wait.
 type job struct {
@@ -44,8 +30,8 @@ type job struct {
 const format = "%j|%F|%K|%T|%r|%N"
 
 // parse parses the output of squeue, and keeps the jobs that premix submitted.
-func parse(out string) []job {
-	var list []job
+func parse(out string) listing {
+	var list listing
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "|")
 		if len(f) != strings.Count(format, "|")+1 || !strings.HasPrefix(f[0], namePrefix) {
@@ -103,11 +89,11 @@ func parseID(text string) jobID {
 }
 
 // status returns the status of an element of an array.
-func (l *listing) status(id jobID) (pilot.Status, bool) {
+func (l listing) status(id jobID) (pilot.Status, bool) {
 	found := false
 	var st pilot.Status
-	for i := range l.Jobs {
-		j := &l.Jobs[i]
+	for i := range l {
+		j := &l[i]
 		if j.Array != id.array || id.name != "" && j.Name != id.name {
 			continue
 		}
@@ -127,102 +113,25 @@ func (l *listing) status(id jobID) (pilot.Status, bool) {
 	return st, found
 }
 
-// cache is the listing that all premix processes of a user share.
-type cache struct {
-	path     string
-	interval time.Duration
-	last     *listing // of this process
+// newCache returns the listing of the cluster that the environment selects.
+func newCache(interval time.Duration) *programs.Shared[listing] {
+	return programs.NewShared[listing](Name, "jobs", interval, clusterVariables...)
 }
 
-func newCache(interval time.Duration) *cache {
-	sum := sha256.Sum256([]byte(os.Getenv("SLURM_CONF") + "\x00" + os.Getenv("SLURM_CLUSTERS")))
-	return &cache{path: filepath.Join(cacheDir(), "listing-"+hex.EncodeToString(sum[:6])+".json"), interval: interval}
-}
+// clusterVariables select a cluster.
+var clusterVariables = []string{"SLURM_CONF", "SLURM_CLUSTERS"}
 
-// cacheDir returns a directory of this user on this machine.
-func cacheDir() string {
-	if home := os.Getenv("PREMIX_HOME"); home != "" {
-		return filepath.Join(home, "run", "slurm")
-	}
-	_, dir := owner.RuntimeDir()
-	return filepath.Join(dir, "slurm")
-}
-
-// get returns a listing that was begun after the given time, and is not older than the
-// interval.
-func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
-	if c.fresh(c.last, after) {
-		return c.last.result()
-	}
-	if err := c.makeDir(); err != nil {
-		return nil, err
-	}
-	f, err := owner.OpenFile(c.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if err := lock.Await(ctx, f, lock.Exclusive); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	// Somebody else may have asked while this one waited.
-	if text, err := os.ReadFile(c.path); err == nil {
-		l := &listing{}
-		if json.Unmarshal(text, l) == nil && c.fresh(l, after) {
-			c.last = l
-			return l.result()
+// list returns a listing that was begun after the given time, and that time.
+func (e *Engine) list(ctx context.Context, after time.Time) (listing, time.Time, error) {
+	a, err := e.cache.Get(ctx, after, func(ctx context.Context) (listing, error) {
+		out, err := programs.Run(ctx, "", "squeue", "--noheader", "--states=all", "--user="+programs.UserName(), "--format="+format)
+		if err != nil {
+			return nil, fmt.Errorf("squeue: %s", programs.Message(err))
 		}
-	}
-	l := &listing{Begun: time.Now()}
-	out, err := program(ctx, "", "squeue", "--noheader", "--states=all", "--user="+userName(), "--format="+format)
-	if ctx.Err() != nil {
-		return nil, cmp.Or(err, ctx.Err()) // the error is not Slurm's, so do not share it
-	}
+		return parse(out), nil
+	})
 	if err != nil {
-		l.Failed = said(err)
+		return nil, time.Time{}, err
 	}
-	l.Jobs = parse(out)
-	c.last = l
-	if text, err := json.Marshal(l); err == nil {
-		// Without the file each process asks for itself.
-		_ = beneath.Replace(c.path, 0o600, beneath.Volatile, text)
-	}
-	return l.result()
-}
-
-func (c *cache) fresh(l *listing, after time.Time) bool {
-	if l == nil || l.Begun.After(time.Now()) {
-		return false
-	}
-	return l.Begun.After(after) && time.Since(l.Begun) < c.interval
-}
-
-func (l *listing) result() (*listing, error) {
-	if l.Failed != "" {
-		return nil, fmt.Errorf("squeue: %s", l.Failed)
-	}
-	return l, nil
-}
-
-// makeDir makes the directory, and refuses a directory of another user.
-func (c *cache) makeDir() error {
-	dir := filepath.Dir(c.path)
-	var err error
-	if base, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
-		err = owner.MakePrivate(base, dir)
-	} else if err = os.MkdirAll(dir, 0o700); err == nil {
-		err = owner.Private(dir)
-	}
-	var foreign *owner.Error
-	if errors.As(err, &foreign) {
-		return fmt.Errorf("%w: set PREMIX_HOME or XDG_RUNTIME_DIR to a directory of your own", err)
-	}
-	return err
-}
-
-func userName() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return strconv.Itoa(os.Geteuid())
+	return a.Value, a.Begun, a.Err()
 }

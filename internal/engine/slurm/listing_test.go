@@ -7,7 +7,7 @@ import (
 )
 
 func TestStatus(t *testing.T) {
-	l := &listing{Jobs: parse(`premix-a|1|0|COMPLETED|None|n1
+	l := parse(`premix-a|1|0|COMPLETED|None|n1
 premix-b|1|0|RUNNING|None|n2
 premix-b|1|2-3,5%2|PENDING|Priority|
 premix-b|1|4|PENDING|launch failed requeued held|
@@ -15,7 +15,7 @@ premix-b|1|6|PENDING|JobHeldUser|
 premix-b|1|7|CANCELLED|None|
 premix-b|1|7|PENDING|BeginTime|
 other|1|8|RUNNING|None|n3
-`)}
+`)
 	for _, c := range []struct {
 		id    string
 		found bool

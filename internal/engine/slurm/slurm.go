@@ -1,9 +1,7 @@
 package slurm
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,13 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/engine/programs"
 	"premix/internal/engine/queue"
 	"premix/internal/kit/exit"
-	"premix/internal/kit/owner"
 	"premix/internal/kit/units"
 )
 
@@ -27,9 +24,6 @@ const Name = "slurm"
 
 // DefaultInterval is how old a listing may be.
 const DefaultInterval = 5 * time.Second
-
-// commandTime bounds a program of Slurm. Those wait for a controller that is busy.
-const commandTime = 2 * time.Minute
 
 // overhead is memory of a job that premix itself may take.
 const overhead = 128 << 20
@@ -43,7 +37,7 @@ type Engine struct {
 	premix   string   // path on the nodes
 	options  []string // of sbatch
 	interval time.Duration
-	cache    *cache
+	cache    *programs.Shared[listing]
 	known    map[string]time.Time // when a job was heard of first
 	history  map[string]pilot.Status
 	storage  *bool // there is a slurmdbd; nil: it was not asked
@@ -105,55 +99,9 @@ func (e *MissingError) Hint() string {
 // Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
 
-// program runs a program of Slurm. The error has the program's message.
-func program(ctx context.Context, stdin string, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	// An interrupt from the terminal is for premix, which decides whether to end the program.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Env = owner.Environ()
-	cmd.Stdin = strings.NewReader(stdin)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		text := strings.TrimSpace(errs.String())
-		switch {
-		case text != "":
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			text = "no answer in time"
-		default:
-			text = err.Error()
-		}
-		return out.String(), &programError{name, text}
-	}
-	return out.String(), nil
-}
-
-// programError is the message of a program of Slurm that failed.
-type programError struct{ name, text string }
-
-func (e *programError) Error() string { return e.name + ": " + strings.ReplaceAll(e.text, "\n", "; ") }
-
-// said returns the message of a program, without the program's own name.
-func said(err error) string {
-	var p *programError
-	if !errors.As(err, &p) {
-		return err.Error()
-	}
-	var lines []string
-	for _, l := range strings.Split(p.text, "\n") {
-		l = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(l), p.name+": "), "error: ")
-		if l != "" {
-			lines = append(lines, l)
-		}
-	}
-	return strings.Join(lines, "; ")
-}
-
 // Reach asks for a listing.
 func (e *Engine) Reach(ctx context.Context, _ string) error {
-	_, err := e.cache.get(ctx, time.Time{})
+	_, _, err := e.list(ctx, time.Time{})
 	return err
 }
 
@@ -171,14 +119,14 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 		args = append(args, memoryOption(s))
 	}
 	args = append(append(args, e.options...), asked(s)...)
-	out, err := program(ctx, e.script(w), "sbatch", args...)
+	out, err := programs.Run(ctx, e.script(w), "sbatch", args...)
 	if err != nil {
 		ids, ferr := e.Find(ctx, w)
 		if ferr != nil {
 			return nil, err
 		}
 		if ids == nil {
-			return nil, &pilot.RefusedError{Engine: Name, Reason: said(err), Way: "options of sbatch are given as --engine-opt partition=NAME, account=NAME, time=TIME"}
+			return nil, &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), Way: "options of sbatch are given as --engine-opt partition=NAME, account=NAME, time=TIME"}
 		}
 		return ids, nil
 	}
@@ -208,8 +156,8 @@ func (e *Engine) Test(ctx context.Context, s *pilot.Share) error {
 		args = append(args, memoryOption(s))
 	}
 	args = append(append(args, e.options...), asked(s)...)
-	if _, err := program(ctx, "", "sbatch", append(args, "--wrap=true")...); err != nil {
-		return &pilot.RefusedError{Engine: Name, Reason: said(err), Way: "ask for what the cluster has"}
+	if _, err := programs.Run(ctx, "", "sbatch", append(args, "--wrap=true")...); err != nil {
+		return &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), Way: "ask for what the cluster has"}
 	}
 	return nil
 }
@@ -217,7 +165,7 @@ func (e *Engine) Test(ctx context.Context, s *pilot.Share) error {
 // Longest returns how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
 // infinite; for "" in the default partition. It returns "" if the partition does not exist.
 func (e *Engine) Longest(ctx context.Context, partition string) (string, error) {
-	out, err := program(ctx, "", "sinfo", "--noheader", "--format=%R|%P|%l")
+	out, err := programs.Run(ctx, "", "sinfo", "--noheader", "--format=%R|%P|%l")
 	if err != nil {
 		return "", err
 	}
@@ -269,11 +217,11 @@ func (e *Engine) hear(id string) {
 
 // Find looks for the array of a wave.
 func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
-	l, err := e.cache.get(ctx, time.Now())
+	l, _, err := e.list(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	for _, j := range l.Jobs {
+	for _, j := range l {
 		if j.Name == jobName(w) {
 			return e.elements(j.Array, w), nil
 		}
@@ -283,7 +231,7 @@ func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
 
 // Status looks jobs up in the listing.
 func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pilot.Status, error) {
-	l, err := e.cache.get(ctx, time.Time{})
+	l, begun, err := e.list(ctx, time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +240,7 @@ func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pilot.St
 		e.hear(id)
 		if st, ok := l.status(parseID(id)); ok {
 			status[id] = st
-		} else if l.Begun.After(e.known[id]) {
+		} else if begun.After(e.known[id]) {
 			status[id] = e.gone(ctx, id)
 		}
 	}
@@ -311,9 +259,9 @@ func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
 		if name != "" {
 			args = append(args, "--name="+name) // scancel then only ends jobs that have this name as well
 		}
-		if _, err := program(ctx, "", "scancel", append(args, named[name]...)...); err == nil {
+		if _, err := programs.Run(ctx, "", "scancel", append(args, named[name]...)...); err == nil {
 			continue
-		} else if _, lerr := e.cache.get(ctx, time.Now()); lerr != nil {
+		} else if _, _, lerr := e.list(ctx, time.Now()); lerr != nil {
 			// A job that has ended is an error for scancel, too. But this controller
 			// does not answer.
 			return err
@@ -338,7 +286,7 @@ func (e *Engine) gone(ctx context.Context, id string) pilot.Status {
 // account asks slurmdbd, where there is one, how a job ended.
 func (e *Engine) account(ctx context.Context, id jobID) (word, node string) {
 	if e.storage == nil {
-		out, err := program(ctx, "", "scontrol", "show", "config")
+		out, err := programs.Run(ctx, "", "scontrol", "show", "config")
 		if err != nil {
 			return "", ""
 		}
@@ -358,7 +306,7 @@ func (e *Engine) account(ctx context.Context, id jobID) (word, node string) {
 	if id.name != "" {
 		args = append(args, "--name="+id.name)
 	}
-	out, err := program(ctx, "", "sacct", args...)
+	out, err := programs.Run(ctx, "", "sacct", args...)
 	if err != nil {
 		return "", "" // the status then only has less detail
 	}

@@ -3,9 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/engine/batch"
 	"premix/internal/engine/kubernetes"
 	"premix/internal/engine/local"
 	"premix/internal/engine/pilot"
@@ -29,7 +32,7 @@ func (e *engineFlags) register(cmd *cobra.Command) {
 const engineLocal = "local"
 
 // engines lists all engines.
-const engines = "local, slurm, kubernetes"
+var engines = "local, slurm, kubernetes, " + strings.Join(batch.Names(), ", ")
 
 // open makes the engine, or returns nil for the local one. It sets the common options of
 // all engines in o.
@@ -50,6 +53,13 @@ func (e *engineFlags) open(o *pilot.Options) (pilot.Engine, error) {
 
 // newEngine makes an engine other than the local one.
 func newEngine(name string, options map[string]string) (pilot.Engine, error) {
+	if slices.Contains(batch.Names(), name) {
+		e, err := batch.New(name, options)
+		if err != nil {
+			return nil, err
+		}
+		return e, nil
+	}
 	switch name {
 	case kubernetes.Name:
 		o, err := kubernetes.Parse(options)
@@ -73,6 +83,9 @@ func newEngine(name string, options map[string]string) (pilot.Engine, error) {
 
 // allocation sets the cores and memory that the engine has given to this job.
 func allocation(o *pilot.WorkOptions) error {
+	if slices.Contains(batch.Names(), o.Engine) {
+		return nil // as for Kubernetes
+	}
 	switch o.Engine {
 	case kubernetes.Name:
 		return nil // the command has options for them

@@ -234,7 +234,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/batch": {
-		imports: []string{"engine/pilot", "engine/programs", "engine/queue"},
+		imports: []string{"engine/pilot", "engine/programs", "engine/queue", "testkit/fakebatch"},
 	},
 	"engine/programs": {
 		imports: []string{"kit/beneath", "kit/owner"},
@@ -377,6 +377,7 @@ var layers = map[string]layer{
 	"kit/units":        {},
 	"kit/spare":        {},
 	"kit/exit":         {},
+	"testkit/fakebatch": {},
 	"testkit/browser":  {imports: []string{"testkit/shortdir"}},
 	"testkit/shortdir": {},
 	"testkit/faulty":   {},

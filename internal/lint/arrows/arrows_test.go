@@ -329,6 +329,7 @@ var layers = map[string]layer{
 	},
 	// Written for the tests: they mount.
 	"store/erofs": {
+		imports: []string{"kit/exit"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"replay/results": {

@@ -25,6 +25,7 @@
 //
 //	image/image   the FUSE file system of one file ("erofs")
 //	tree          the mounted tree: EROFS, or the FUSE file system of the tree
+//	shown         see ShownPath
 //
 // # Deadlocks
 //

@@ -114,6 +114,14 @@ func (e *UnavailableError) Error() string {
 	return "this machine cannot mount trees: " + join(e.Reasons)
 }
 
+// ImageError reports that the beginning of an image, which mounting reads, is invalid or
+// could not be read.
+type ImageError struct{ Err error }
+
+func (e *ImageError) Error() string { return "the tree cannot be read: " + e.Err.Error() }
+
+func (e *ImageError) Unwrap() error { return e.Err }
+
 // Unwrap returns the reasons.
 func (e *UnavailableError) Unwrap() []error { return e.Reasons }
 
@@ -140,7 +148,7 @@ func join(errs []error) string {
 }
 
 // New mounts an image with the best backend that works and that the options permit. The
-// error is an [UnavailableError], or an error of the image.
+// error is an [UnavailableError], or an [ImageError].
 func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 	type candidate struct {
 		backend Backend
@@ -182,6 +190,11 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 		reasons = append(reasons, fmt.Errorf("%s: %w", a.backend, err))
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		// Another backend would read the same image.
+		var image *ImageError
+		if errors.As(err, &image) {
+			return nil, err
 		}
 	}
 	return nil, &UnavailableError{reasons}
@@ -241,6 +254,10 @@ func (m *Mount) File() *os.File {
 	}
 	return m.server.File()
 }
+
+// ShownPath returns the file in a private directory in which the owner of an image
+// records the metadata that the kernel has seen.
+func ShownPath(dir string) string { return filepath.Join(dir, "shown") }
 
 func treePath(dir string) string  { return filepath.Join(dir, "tree") }
 func imagePath(dir string) string { return filepath.Join(dir, "image") }
@@ -310,7 +327,7 @@ func (m *Mount) mountErofs(ctx context.Context, img Image) error {
 	// Fetch the parts that mount(2) will read before it, since mounts are made one at a
 	// time.
 	if err := fuse.Check(ctx, img); err != nil {
-		return errors.Join(err, s.Close())
+		return errors.Join(&ImageError{err}, s.Close())
 	}
 	if err := m.erofsOnFUSE(filepath.Join(dir, fuse.ImageName)); err != nil {
 		return errors.Join(err, s.Close())
@@ -363,7 +380,10 @@ func (m *Mount) erofs(source, options string) error {
 }
 
 // mountTree lets this process serve the tree itself.
-func (m *Mount) mountTree(_ context.Context, img Image) error {
+func (m *Mount) mountTree(ctx context.Context, img Image) error {
+	if err := fuse.Check(ctx, img); err != nil {
+		return &ImageError{err}
+	}
 	path := m.Path()
 	if m.o.At == "" {
 		if err := makeMountPoint(path); err != nil {
@@ -463,7 +483,7 @@ func DetachByHelper(dir string) error {
 // Remove removes a private directory in which nothing is mounted.
 func Remove(dir string) error {
 	var errs []error
-	for _, path := range []string{treePath(dir), imagePath(dir), dir} {
+	for _, path := range []string{treePath(dir), imagePath(dir), ShownPath(dir), dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -43,11 +43,13 @@ type daemon struct {
 
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
-	mu       sync.Mutex
-	mounts   map[string]*mount // by ID
-	bases    map[string]*base  // by name
-	ending   bool
-	lastBase int // last number used in a base's name
+	mu     sync.Mutex
+	mounts map[string]*mount // by ID
+	bases  map[string]*base  // by name
+
+	soundness map[object.Digest]*soundness
+	ending    bool
+	lastBase  int // last number used in a base's name
 }
 
 // States of a mount.
@@ -96,7 +98,7 @@ type base struct {
 func newDaemon(t *supervisorConn, deaths int, version string) *daemon {
 	d := &daemon{
 		config: *t.config, version: version, log: t.log, supervisorConn: t, since: time.Now(), deaths: deaths,
-		mounts: map[string]*mount{}, bases: map[string]*base{}, reader: reader{log: t.log},
+		mounts: map[string]*mount{}, bases: map[string]*base{}, soundness: map[object.Digest]*soundness{}, reader: reader{log: t.log},
 	}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	return d
@@ -350,6 +352,11 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	if err := os.MkdirAll(o.Dir, 0o711); err != nil {
 		return fail(err)
 	}
+	if !inPlace() {
+		if err := img.keepShown(o.Dir); err != nil {
+			return fail(err)
+		}
+	}
 	if o.Record {
 		r, err := newRecording(m.entry.Record, t, m.entry.Step == stepAgain)
 		if err != nil {
@@ -361,7 +368,9 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	} else if m.entry.Backend != lazyfs.FUSE && !inPlace() {
 		o.NoFile = "verify is set in the configuration"
 		if !d.config.Verify {
-			o.File, o.NoFile = img.whole(ctx)
+			if o.File, o.NoFile, err = img.whole(ctx); err != nil {
+				return explain(fail(err))
+			}
 		}
 	}
 	b.m, err = lazyfs.New(ctx, img, o)

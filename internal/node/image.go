@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"premix/internal/lazyfs/libraries"
 	"premix/internal/store/cache"
+	"premix/internal/store/erofs"
 	"premix/internal/store/object"
 )
 
@@ -28,8 +30,10 @@ type image struct {
 	libraries *libraries.Finder
 
 	mu      sync.Mutex
-	tree    *cache.Tree // nil until it is open
-	release func()      // releases a held tree
+	checker *erofs.Checker // nil until the first read
+	shown   *os.File       // see keepShown; may be nil
+	tree    *cache.Tree    // nil until it is open
+	release func()         // releases a held tree
 	closed  bool
 	last    error // of the last failed read
 	lastAt  time.Time
@@ -147,7 +151,8 @@ func (i *image) opened() *cache.Tree {
 	return i.tree
 }
 
-// ReadAt reads from the tree.
+// ReadAt reads from the tree. It does not return metadata that were not checked: the
+// kernel may be the reader.
 func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	t, err := i.get(ctx)
 	if err != nil {
@@ -156,6 +161,10 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	n, err := t.ReadAt(ctx, p, off)
 	if t.Speculates() {
 		i.libraries.Read(p[:n], off)
+	}
+	if bad := i.check(ctx, t, p[:n], off); bad != nil {
+		clear(p[:n])
+		n, err = 0, bad
 	}
 	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // an error that wraps io.EOF is a problem, a reader that has gone is not
 		i.mu.Lock()
@@ -188,20 +197,29 @@ func (a askable) Size() int64 { return a.i.size }
 // takes longer, the image is mounted through this process, which verifies reads.
 const verifyWithin = 500 * time.Millisecond
 
-// whole returns the path of the image file, and holds it, if the tree is complete and
-// verified; otherwise it returns the reason why it is not.
-func (i *image) whole(ctx context.Context) (path, reason string) {
+// whole returns the path of the image file, and holds it, if the tree is complete,
+// verified and sound; otherwise it returns the reason why it is not. An unsound tree is
+// an error.
+func (i *image) whole(ctx context.Context) (path, reason string, bad error) {
 	t := i.opened()
 	if !t.IsComplete() {
-		return "", "the tree is not complete in the cache"
+		return "", "the tree is not complete in the cache", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, verifyWithin)
 	defer cancel()
 	release := t.Hold()
-	err := t.Verify(ctx)
+	err, known := t.Verify(ctx), false
+	if err == nil {
+		if known, err = i.d.sound(ctx, i.digest); known && errors.Is(err, erofs.ErrUnsound) {
+			release()
+			return "", "", err
+		}
+	}
 	switch {
 	case ctx.Err() != nil:
 		reason = "verifying the whole tree takes longer than a mount should"
+	case err == nil && !known:
+		reason = "checking its metadata takes longer than a mount should"
 	case err != nil:
 		reason = err.Error()
 	case !t.IsComplete():
@@ -210,10 +228,10 @@ func (i *image) whole(ctx context.Context) (path, reason string) {
 		i.mu.Lock()
 		i.release = release
 		i.mu.Unlock()
-		return t.ImagePath(), ""
+		return t.ImagePath(), "", nil
 	}
 	release()
-	return "", reason
+	return "", reason, nil
 }
 
 // holdAgain holds the image file of a tree that is mounted from it.
@@ -246,6 +264,9 @@ func (i *image) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed = true
+	if i.shown != nil {
+		_ = i.shown.Close() // nothing is buffered
+	}
 	if i.tree == nil {
 		return nil
 	}

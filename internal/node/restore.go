@@ -146,6 +146,11 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	}
 	o := d.options(b, e)
 	o.BDI = e.BDI
+	if !inPlace() && e.InUse != lazyfs.File {
+		if err := b.img.keepShown(o.Dir); err != nil {
+			return errors.Join(err, b.img.Close())
+		}
+	}
 	if b.m, err = lazyfs.Resume(b.img, e.InUse, e.Reason, k.fd, k.state, o); err != nil {
 		return errors.Join(err, b.img.Close())
 	}

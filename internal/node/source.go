@@ -256,7 +256,7 @@ func kindOf(err error) Kind {
 	switch {
 	case is(new(*trust.NoTagError)):
 		return KindNoTree
-	case is(new(*trust.ChangedError), new(*trust.UntrustedError), new(*trust.RollbackError)):
+	case is(new(*trust.ChangedError), new(*trust.UntrustedError), new(*trust.RollbackError), new(*UnsoundError)):
 		return KindTrust
 	case is(new(*lazyfs.UnavailableError)):
 		return KindUnavailable

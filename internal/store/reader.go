@@ -122,6 +122,12 @@ func (t *Tree) Objects() iter.Seq[object.Digest] {
 // Image opens the tree's file system.
 func (t *Tree) Image() (*erofs.Image, error) { return erofs.Open(t, t.m.Size) }
 
+// Check checks all metadata of the tree's image. The error is an [erofs.CheckError] if
+// premix has not written them.
+func (t *Tree) Check() error {
+	return erofs.NewChecker(t.m.Meta, t.m.Size, nil, nil).All(t)
+}
+
 // chunkAt returns the index of the chunk with the image's byte at off.
 func (t *Tree) chunkAt(off int64) int {
 	return sort.Search(len(t.chunks), func(i int) bool { return t.offsets[i+1] > off })

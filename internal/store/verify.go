@@ -254,7 +254,7 @@ func (v *verifier) tree(ctx context.Context, ref tree.Ref, d object.Digest) erro
 		}
 	}
 	if len(bad) == 0 {
-		if _, err := t.Image(); err != nil {
+		if err := t.Check(); err != nil {
 			v.found(what, nil, "%v", err)
 		}
 		return nil

@@ -60,6 +60,7 @@ type Checker struct {
 	// shown has a bit for each block of the metadata that passed. Only it is read
 	// without mu.
 	shown []uint64
+	keep  func(word int, value uint64) error // may be nil
 
 	mu       sync.Mutex
 	bad      error    // the first unsound structure; then nothing else passes
@@ -142,16 +143,17 @@ const (
 	spillXattrs // checked with the inode
 )
 
-// ShownWords returns the length of the bitmap that NewChecker takes.
+// ShownWords returns the length of the bitmap of an image with meta bytes of metadata.
 func ShownWords(meta int64) int { return int((meta>>blockBits + 63) / 64) }
 
 // NewChecker returns a Checker of an image of size bytes whose metadata are the first
-// meta bytes. shown is nil, or a bitmap of ShownWords words, which the Checker keeps up
-// to date: given to another Checker of the same image, for instance in the process that
-// serves a mount after the first has died, it says which blocks were shown.
-func NewChecker(meta, size int64, shown []uint64) *Checker {
+// meta bytes. shown is a bitmap of ShownWords words with the blocks that were shown
+// already, or nil. The Checker keeps it up to date, and calls keep, if it is not nil,
+// for each word before the blocks are shown. So the process that serves a mount after
+// the first has died knows what the kernel has.
+func NewChecker(meta, size int64, shown []uint64, keep func(word int, value uint64) error) *Checker {
 	words := ShownWords(meta)
-	c := &Checker{meta: meta, size: size, shown: shown, dirs: map[int64]*checkedDir{}, hard: map[int64]links{}, spills: map[int64]spill{}, shared: map[int64]string{}}
+	c := &Checker{meta: meta, size: size, shown: shown, keep: keep, dirs: map[int64]*checkedDir{}, hard: map[int64]links{}, spills: map[int64]spill{}, shared: map[int64]string{}}
 	if meta < BlockSize || meta%BlockSize != 0 || meta > size || meta>>blockBits >= nullBlock || size > nullBlock<<blockBits {
 		c.bad = c.refuse(atSuper, "%d bytes of metadata, %d in all", meta, size)
 		c.meta = 0
@@ -197,8 +199,22 @@ func (c *Checker) Check(r io.ReaderAt, p []byte, off int64) error {
 	if err != nil {
 		return err
 	}
-	for b := first; b <= last; b++ {
-		atomic.OrUint64(&c.shown[b/64], 1<<(b%64))
+	return c.show(first, last)
+}
+
+// show notes that blocks are being shown.
+func (c *Checker) show(first, last int64) error {
+	for w := first / 64; w <= last/64; w++ {
+		value := atomic.LoadUint64(&c.shown[w])
+		for b := max(first, 64*w); b <= min(last, 64*w+63); b++ {
+			value |= 1 << (b % 64)
+		}
+		if c.keep != nil {
+			if err := c.keep(int(w), value); err != nil {
+				return err
+			}
+		}
+		atomic.StoreUint64(&c.shown[w], value)
 	}
 	return nil
 }

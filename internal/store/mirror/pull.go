@@ -172,6 +172,12 @@ func fill(ctx context.Context, dest *store.Store, s source, parallel int, rollba
 	if err := keep(); err != nil {
 		return nil, err
 	}
+	if err := w.Flush(); err != nil {
+		return nil, err
+	}
+	if err := sound(dest, s.tree); err != nil {
+		return nil, err
+	}
 	for _, one := range s.profiles {
 		if err := f.profile(ctx, c.Manifest, one); err != nil {
 			return nil, fmt.Errorf("profile %s: %w", one.record.Name, err)
@@ -187,6 +193,19 @@ func fill(ctx context.Context, dest *store.Store, s source, parallel int, rollba
 	}
 	c.Objects, c.Bytes, c.Found, c.Took = f.objects.Load(), f.bytes.Load(), f.found.Load(), time.Since(began)
 	return c, nil
+}
+
+// sound returns an error if premix has not written the metadata of a tree: a mirror does
+// not pass on what a node would refuse.
+func sound(dest *store.Store, d object.Digest) error {
+	t, err := dest.Tree(d)
+	if err == nil {
+		err = t.Check()
+	}
+	if err != nil {
+		return fmt.Errorf("tree %s: %w", d.Short(), err)
+	}
+	return nil
 }
 
 // content returns the content of an object, from the mirror if it has an intact copy,

@@ -5,7 +5,7 @@
 #   scripts/setup.sh demo test bench the Debian packages of each
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
-#   scripts/setup.sh soak            the Debian packages of tests that take long
+#   scripts/setup.sh soak            the Debian packages of tests that take long, and a kernel for virtual machines (420 MB)
 #   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas, Arrow and MultiQC (900 MB)
 #   scripts/setup.sh wheel           the builder of the Python package
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
@@ -27,7 +27,7 @@ demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
 test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
-soak_packages=(podman:podman mmdebstrap:mmdebstrap)
+soak_packages=(podman:podman mmdebstrap:mmdebstrap qemu-system-x86:qemu-system-x86_64)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
@@ -275,6 +275,28 @@ python_library() {
 }
 
 [ $# -gt 0 ] || set -- go demo test bench containerd
+# fetch_guest unpacks a kernel of Debian for virtual machines. It is not installed.
+fetch_guest() {
+	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work package
+	compgen -G "$dir/boot/vmlinuz-*" >/dev/null && return 0
+	command -v apt-get >/dev/null || {
+		say "there is no apt-get to fetch a kernel with: the tests in a virtual machine are skipped"
+		return 0
+	}
+	package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)
+	[ -n "$package" ] || {
+		say "apt-get knows no linux-image-amd64: the tests in a virtual machine are skipped"
+		return 0
+	}
+	say "fetching $package"
+	work=$(mktemp -d)
+	(cd "$work" && apt-get -q download "$package" >/dev/null 2>&1) && mkdir -p "$work/x" "$dir" && dpkg-deb -x "$work"/*.deb "$work/x" &&
+		mv "$work/x/boot" "$work/x/lib" "$dir"/
+	local status=$?
+	rm -rf "$work"
+	return "$status"
+}
+
 packages=()
 status=0
 for set in "$@"; do
@@ -308,6 +330,7 @@ for set in "$@"; do
 		python_tools slurm-clients submitit==1.5.4 || status=1
 		;;
 	wheel) python_tools python hatchling==1.33.0 || status=1 ;;
+	soak) fetch_guest || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)

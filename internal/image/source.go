@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -112,22 +111,15 @@ func findLayout(where string, platform v1.Platform) (*source, error) {
 			dir, pick = splitName(where)
 		}
 	}
-	l, err := layout.FromPath(dir)
-	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
-	}
-	index, err := l.ImageIndex()
-	if err == nil {
-		_, err = index.IndexManifest()
-	}
-	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
-	}
-	im, desc, err := choose(index, platform, pick)
+	l, index, err := openLayout(dir)
 	if err != nil {
 		return nil, err
 	}
-	s, err := fromImage(im, desc.Digest)
+	desc, err := choose(l, index, platform, pick)
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.image(*desc)
 	if err != nil {
 		return nil, err
 	}
@@ -190,11 +182,7 @@ func familiar(ref string) string {
 }
 
 // choose returns the one image of an index, and of indexes within it, that matches.
-func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *v1.Descriptor, error) {
-	m, err := index.IndexManifest()
-	if err != nil {
-		return nil, nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
-	}
+func choose(l *ociLayout, m *v1.IndexManifest, platform v1.Platform, pick string) (*v1.Descriptor, error) {
 	var fits, all []v1.Descriptor
 	for _, d := range m.Manifests {
 		if d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
@@ -218,35 +206,35 @@ func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *
 	}
 	switch {
 	case len(all) == 0 && pick == "":
-		return nil, nil, &Error{Kind: Usage, Reason: "there is no image in the layout", Way: layoutWay}
+		return nil, &Error{Kind: Usage, Reason: "there is no image in the layout", Way: layoutWay}
 	case len(all) == 0:
-		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
 	case len(fits) == 0:
-		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), Way: "name one with --platform: " + strings.Join(has, ", ")}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), Way: "name one with --platform: " + strings.Join(has, ", ")}
 	case len(fits) > 1:
 		var names []string
 		for _, d := range fits {
 			names = append(names, cmpOr(d.Annotations[refAnnotation], d.Digest.String()))
 		}
-		return nil, nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), Way: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
+		return nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), Way: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
 	}
 	d := fits[0]
 	if d.MediaType.IsIndex() {
-		sub, err := index.ImageIndex(d.Digest)
+		content, err := l.blob("index", d)
 		if err != nil {
-			return nil, nil, explain("index "+short(d.Digest.String()), err)
+			return nil, err
 		}
-		im, inner, err := choose(sub, platform, "")
+		sub, err := v1.ParseIndexManifest(bytes.NewReader(content))
+		if err != nil {
+			return nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		}
+		inner, err := choose(l, sub, platform, "")
 		if err == nil && inner.Annotations[refAnnotation] == "" {
 			inner.Annotations = d.Annotations
 		}
-		return im, inner, err
+		return inner, err
 	}
-	im, err := index.Image(d.Digest)
-	if err != nil {
-		return nil, nil, explain("manifest "+short(d.Digest.String()), err)
-	}
-	return im, &d, nil
+	return &d, nil
 }
 
 func cmpOr(a, b string) string {
@@ -258,22 +246,38 @@ func cmpOr(a, b string) string {
 
 // fromImage returns the source of an image with a manifest of a known digest.
 func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
-	s := &source{}
-	var err error
-	if s.manifest, err = im.RawManifest(); err != nil {
+	manifest, err := im.RawManifest()
+	if err != nil {
 		return nil, explain("manifest "+short(digest.String()), err)
 	}
-	if err := check("the manifest", s.manifest, digest.String()); err != nil {
+	if err := check("the manifest", manifest, digest.String()); err != nil {
 		return nil, err
 	}
-	m, err := v1.ParseManifest(bytes.NewReader(s.manifest))
+	config := func(d v1.Descriptor) ([]byte, error) {
+		content, err := im.RawConfigFile()
+		if err != nil {
+			return nil, explain("configuration "+short(d.Digest.String()), err)
+		}
+		return content, check("the configuration", content, d.Digest.String())
+	}
+	return fromManifest(manifest, config, func(d v1.Descriptor) (io.ReadCloser, error) {
+		l, err := im.LayerByDigest(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return l.Compressed()
+	})
+}
+
+// fromManifest returns the source of an image with a verified manifest. config returns
+// the verified configuration, open opens a layer.
+func fromManifest(manifest []byte, config func(v1.Descriptor) ([]byte, error), open func(v1.Descriptor) (io.ReadCloser, error)) (*source, error) {
+	s := &source{manifest: manifest}
+	m, err := v1.ParseManifest(bytes.NewReader(manifest))
 	if err != nil {
 		return nil, &Error{Kind: Damaged, Reason: "the manifest is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
 	}
-	if s.config, err = im.RawConfigFile(); err != nil {
-		return nil, explain("configuration "+short(m.Config.Digest.String()), err)
-	}
-	if err := check("the configuration", s.config, m.Config.Digest.String()); err != nil {
+	if s.config, err = config(m.Config); err != nil {
 		return nil, err
 	}
 	ids, err := diffIDs(s.config, len(m.Layers))
@@ -281,15 +285,8 @@ func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
 		return nil, err
 	}
 	for i, d := range m.Layers {
-		b := blob{diffID: ids[i], digest: d.Digest.String(), size: d.Size, mediaType: string(d.MediaType)}
-		b.open = func() (io.ReadCloser, error) {
-			l, err := im.LayerByDigest(d.Digest)
-			if err != nil {
-				return nil, err
-			}
-			return l.Compressed()
-		}
-		s.layers = append(s.layers, b)
+		s.layers = append(s.layers, blob{diffID: ids[i], digest: d.Digest.String(), size: d.Size, mediaType: string(d.MediaType),
+			open: func() (io.ReadCloser, error) { return open(d) }})
 	}
 	return s, nil
 }
@@ -443,9 +440,20 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 		}
 	}
 	if tag, ok := ref.(name.Tag); ok {
-		s.name = familiar(tag.Name())
+		s.name = ownName(tag)
 	}
 	return s, nil
+}
+
+// ownName returns the name of an image of a registry. A name of a store cannot have the
+// colon before a port.
+func ownName(tag name.Tag) string {
+	registry := tag.RegistryStr()
+	host, found := strings.CutPrefix(tag.Name(), registry)
+	if !found {
+		return familiar(tag.Name())
+	}
+	return familiar(strings.ReplaceAll(registry, ":", "_") + host)
 }
 
 // RemoteError converts an error of a request to a registry.

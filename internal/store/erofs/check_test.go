@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -37,7 +38,7 @@ func reseal(b []byte) {
 }
 
 func checkAll(b []byte, meta int64) error {
-	return erofs.NewChecker(meta, int64(len(b)), nil).All(bytes.NewReader(b))
+	return erofs.NewChecker(meta, int64(len(b)), nil, nil).All(bytes.NewReader(b))
 }
 
 // checkedImages returns images that Write made, with the sizes of their metadata.
@@ -94,7 +95,7 @@ func TestCheckPieces(t *testing.T) {
 	for i, b := range images {
 		r := rand.New(rand.NewPCG(uint64(i), 7))
 		shown := make([]uint64, erofs.ShownWords(metas[i]))
-		c := erofs.NewChecker(metas[i], int64(len(b)), shown)
+		c := erofs.NewChecker(metas[i], int64(len(b)), slices.Clone(shown), func(word int, value uint64) error { shown[word] = value; return nil })
 		reader := flakyReader{bytes.NewReader(b), r}
 		left := r.Perm(int(metas[i] / erofs.BlockSize))
 		for again := 0; len(left) > 0; {
@@ -109,7 +110,7 @@ func TestCheckPieces(t *testing.T) {
 			}
 			if r.IntN(50) == 0 && again < 3 {
 				again++
-				c = erofs.NewChecker(metas[i], int64(len(b)), shown)
+				c = erofs.NewChecker(metas[i], int64(len(b)), slices.Clone(shown), func(word int, value uint64) error { shown[word] = value; return nil })
 			}
 		}
 		if err := c.All(bytes.NewReader(b)); err != nil {
@@ -199,7 +200,7 @@ func TestCheckRefuses(t *testing.T) {
 			}
 			// Piece by piece, at least one piece is refused, or only the totals are wrong.
 			for seed := range uint64(20) {
-				piece := erofs.NewChecker(meta, int64(len(b)), nil)
+				piece := erofs.NewChecker(meta, int64(len(b)), nil, nil)
 				var err error
 				for _, n := range rand.New(rand.NewPCG(seed, 3)).Perm(int(meta / erofs.BlockSize)) {
 					off := int64(n) * erofs.BlockSize
@@ -255,7 +256,7 @@ func TestCheckRefusesMkfs(t *testing.T) {
 func TestCheckSizes(t *testing.T) {
 	b := sample(t)
 	for _, size := range [][2]int64{{0, 0}, {4095, 8192}, {8192, 4096}, {-4096, 1 << 20}, {1 << 50, 1 << 51}} {
-		if err := erofs.NewChecker(size[0], size[1], nil).Check(bytes.NewReader(b), b, 0); !errors.Is(err, erofs.ErrUnsound) {
+		if err := erofs.NewChecker(size[0], size[1], nil, nil).Check(bytes.NewReader(b), b, 0); !errors.Is(err, erofs.ErrUnsound) {
 			t.Errorf("%d of %d bytes: %v", size[0], size[1], err)
 		}
 	}
@@ -381,6 +382,11 @@ func meaning(b []byte) (string, error) {
 		}
 		detail := ""
 		switch i.Mode & 0o170000 {
+		case typeFile, typeDir:
+		default: // the kernel does not give them (xattr(7))
+			maps.DeleteFunc(xattrs, func(name string, _ []byte) bool { return strings.HasPrefix(name, "user.") })
+		}
+		switch i.Mode & 0o170000 {
 		case typeLink:
 			if detail, err = im.Readlink(i.Ino); err != nil {
 				return err
@@ -393,10 +399,40 @@ func meaning(b []byte) (string, error) {
 			}
 			detail = fmt.Sprintf("%08x", h.Sum32())
 		}
-		fmt.Fprintf(&all, "%q %o %d %d %d %d.%d %d %d %x %s\n", p, i.Mode, i.Nlink, i.UID, i.GID, i.Sec, i.Nsec, i.Rdev, i.Size, detail, xattrText(xattrs))
+		fmt.Fprintf(&all, "%q %o %d %d %d %d.%d %d %d %x %s\n", p, i.Mode, i.Nlink, i.UID, i.GID, i.Sec, i.Nsec, i.Rdev, i.Size, detail, attributeText(xattrs))
 		return nil
 	})
 	return all.String(), err
+}
+
+// attributeText has a sum for each xattr, by name.
+func attributeText(all map[string][]byte) string {
+	var s []string
+	for name, value := range all {
+		s = append(s, fmt.Sprintf("%s=%08x/%d", name, crc32.ChecksumIEEE(value), len(value)))
+	}
+	slices.Sort(s)
+	return strings.Join(s, " ")
+}
+
+// FuzzChecker checks that the Checker survives all bytes, and that package erofs can
+// read an image that passes.
+func FuzzChecker(f *testing.F) {
+	images, metas := checkedImages(f)
+	for i, b := range images[:6] {
+		f.Add(b, uint32(metas[i]))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, meta uint32) {
+		if len(b) >= erofs.BlockSize {
+			reseal(b)
+		}
+		if checkAll(b, int64(meta)) != nil {
+			return
+		}
+		if _, err := meaning(b); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func BenchmarkCheckAll(b *testing.B) {

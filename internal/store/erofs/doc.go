@@ -59,4 +59,10 @@
 // features that this package does not write, such as compressed files, gives an
 // ErrUnsupported. Images of mkfs.erofs can be read if they use neither compression nor
 // further devices.
+//
+// # Checking
+//
+// A [Checker] is stricter than an Image: it accepts only what Write can have written.
+// It stands between an image from an origin and the kernel, which is less careful than
+// an Image.
 package erofs

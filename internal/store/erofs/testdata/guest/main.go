@@ -1,0 +1,247 @@
+// Guest is the first process of a virtual machine. It mounts images that a Checker has
+// accepted, and reports those in which the kernel reads something else than premix, and
+// every message of the kernel about them.
+//
+// The images are in /images: base images, and lists of changes of them. See guest_test.go.
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Println("GUEST failed:", err)
+	}
+	fmt.Println("GUEST end")
+	syscall.Sync()
+	_ = syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+func run() error {
+	for _, dir := range []string{"/dev", "/mnt", "/proc"} {
+		_ = os.Mkdir(dir, 0o755)
+	}
+	if err := syscall.Mount("dev", "/dev", "devtmpfs", 0, ""); err != nil {
+		return fmt.Errorf("devtmpfs: %w", err)
+	}
+	modules, err := filepath.Glob("/modules/*.ko")
+	if err != nil {
+		return err
+	}
+	for _, m := range modules {
+		if err := load(m); err != nil {
+			return fmt.Errorf("%s: %w", m, err)
+		}
+	}
+	kmsg, err := syscall.Open("/dev/kmsg", syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	drain(kmsg)
+	f, err := os.Open("/images/mutants")
+	if err != nil {
+		return err
+	}
+	in := bufio.NewReader(f)
+	bases := map[uint32][]byte{}
+	done, bad := 0, 0
+	for {
+		var head [4]uint32 // base, changed bytes, CRC of the meaning, number
+		if err := binary.Read(in, binary.LittleEndian, &head); err == io.EOF {
+			break
+		} else if err != nil {
+			return err
+		}
+		if bases[head[0]] == nil {
+			if bases[head[0]], err = os.ReadFile(fmt.Sprintf("/images/base%d", head[0])); err != nil {
+				return err
+			}
+		}
+		b := slices.Clone(bases[head[0]])
+		for range head[1] {
+			var change [2]uint32
+			if err := binary.Read(in, binary.LittleEndian, &change); err != nil {
+				return err
+			}
+			b[change[0]] = byte(change[1])
+		}
+		sum, text, err := look(b)
+		messages := drain(kmsg)
+		if err != nil || sum != head[2] || messages != "" {
+			if bad++; bad < 20 {
+				fmt.Printf("GUEST bad mutant %d: error %v, meaning %08x not %08x, kernel %q\n%s\n", head[3], err, sum, head[2], messages, text)
+			}
+		}
+		if done++; done%1000 == 0 {
+			fmt.Println("GUEST at", done)
+		}
+	}
+	fmt.Printf("GUEST done %d bad %d\n", done, bad)
+	return nil
+}
+
+func load(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	empty := []byte{0}
+	if _, _, no := syscall.Syscall(syscall.SYS_INIT_MODULE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&empty[0]))); no != 0 && no != syscall.EEXIST {
+		return no
+	}
+	return nil
+}
+
+// drain returns the messages of the kernel since the last call that are not about
+// successful mounts and the size of loop devices.
+func drain(fd int) string {
+	var all strings.Builder
+	b := make([]byte, 8192)
+	for {
+		n, err := syscall.Read(fd, b)
+		if err != nil {
+			return all.String()
+		}
+		line, _, _ := strings.Cut(string(b[:n]), "\n")
+		_, text, _ := strings.Cut(line, ";")
+		if strings.HasPrefix(text, "hrtimer: ") || strings.HasPrefix(text, "clocksource: ") || strings.HasPrefix(text, "sched: ") || strings.HasPrefix(text, "set_capacity_and_notify: ") {
+			continue // the machine below is slow, or loop devices change their sizes often
+		}
+		if !strings.Contains(text, "mounted with root inode") && !strings.Contains(text, "unmounted") && !strings.Contains(text, "detected capacity change") {
+			fmt.Fprintln(&all, text)
+		}
+	}
+}
+
+// look mounts an image and returns the sum of its meaning.
+func look(b []byte) (uint32, string, error) {
+	if err := os.WriteFile("/image", b, 0o600); err != nil {
+		return 0, "", err
+	}
+	image, err := os.Open("/image")
+	if err != nil {
+		return 0, "", err
+	}
+	defer image.Close()
+	loop, err := os.Open("/dev/loop0")
+	if err != nil {
+		return 0, "", err
+	}
+	defer loop.Close()
+	const setFD, clearFD = 0x4c00, 0x4c01
+	if _, _, no := syscall.Syscall(syscall.SYS_IOCTL, loop.Fd(), setFD, image.Fd()); no != 0 {
+		return 0, "", fmt.Errorf("loop: %w", no)
+	}
+	defer syscall.Syscall(syscall.SYS_IOCTL, loop.Fd(), clearFD, 0)
+	if err := syscall.Mount("/dev/loop0", "/mnt", "erofs", syscall.MS_RDONLY, ""); err != nil {
+		return 0, "", fmt.Errorf("mount: %w", err)
+	}
+	defer syscall.Unmount("/mnt", 0)
+	var all strings.Builder
+	err = walk(&all, "/mnt", ".")
+	return crc32.ChecksumIEEE([]byte(all.String())), all.String(), err
+}
+
+// walk writes the same lines as the function meaning of the tests.
+func walk(all *strings.Builder, full, p string) error {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(full, &st); err != nil {
+		return err
+	}
+	size, detail := st.Size, ""
+	kind := st.Mode & syscall.S_IFMT
+	switch kind {
+	case syscall.S_IFLNK:
+		target, err := os.Readlink(full)
+		if err != nil {
+			return err
+		}
+		detail = target
+	case syscall.S_IFREG:
+		f, err := os.Open(full)
+		if err != nil {
+			return err
+		}
+		h := crc32.NewIEEE()
+		_, err = io.Copy(h, io.NewSectionReader(f, 0, min(st.Size, 1<<18)))
+		f.Close()
+		if err != nil {
+			return err
+		}
+		detail = fmt.Sprintf("%08x", h.Sum32())
+	case syscall.S_IFDIR:
+	default:
+		size = 0
+	}
+	xattrs, err := attributes(full, kind == syscall.S_IFREG || kind == syscall.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	rdev := uint64(0)
+	if kind == syscall.S_IFCHR || kind == syscall.S_IFBLK {
+		rdev = st.Rdev
+	}
+	fmt.Fprintf(all, "%q %o %d %d %d %d.%d %d %d %x %s\n", p, st.Mode, st.Nlink, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, rdev, size, detail, xattrs)
+	if kind != syscall.S_IFDIR {
+		return nil
+	}
+	d, err := os.Open(full)
+	if err != nil {
+		return err
+	}
+	names, err := d.Readdirnames(-1)
+	d.Close()
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := walk(all, full+"/"+name, filepath.Join(p, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attributes returns a sum for each xattr. The kernel lists those of the namespace user
+// of other inodes than files and directories, but does not give their values (xattr(7)).
+func attributes(path string, user bool) (string, error) {
+	at, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return "", err
+	}
+	list := make([]byte, 1<<16)
+	n, _, no := syscall.Syscall(syscall.SYS_LLISTXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
+	if no != 0 {
+		return "", no
+	}
+	var all []string
+	for name := range strings.SplitSeq(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
+		if name == "" || !user && strings.HasPrefix(name, "user.") {
+			continue
+		}
+		key, err := syscall.BytePtrFromString(name)
+		if err != nil {
+			return "", err
+		}
+		value := make([]byte, 1<<16)
+		n, _, no := syscall.Syscall6(syscall.SYS_LGETXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(key)), uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0, 0)
+		if no != 0 {
+			return "", fmt.Errorf("%s: %w", name, no)
+		}
+		all = append(all, fmt.Sprintf("%s=%08x/%d", name, crc32.ChecksumIEEE(value[:n]), n))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " "), nil
+}

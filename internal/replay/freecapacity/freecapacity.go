@@ -20,9 +20,6 @@ type Room interface {
 	// Earliest returns the first moment, not before from, from which on there is room for a
 	// request for a time; trace.Never if there is none.
 	Earliest(r Request, from, length trace.Time) trace.Time
-	// Gap reports whether there may be a moment in [from, until) at which a request could
-	// begin; false is certain.
-	Gap(r Request, from, until trace.Time) bool
 	// Take takes room. If there is not enough, a counted pool takes it nevertheless, and a
 	// placed one refuses.
 	Take(holder int32, r Request, from, until trace.Time) bool
@@ -91,9 +88,17 @@ func (c *Counted) Earliest(r Request, from, length trace.Time) trace.Time {
 	return c.steps.earliest(from, max(length, 1), c.units(r))
 }
 
-func (c *Counted) Gap(r Request, from, until trace.Time) bool {
-	want := c.units(r)
-	return c.steps.value(from) >= want || c.steps.reaches(c.steps.root, c.steps.base, from, want) < until
+// Sooner returns an earlier beginning for a holder whose room begins at kept: the first
+// moment in [from, until) from which on there is room for a time that ends not after kept;
+// else the first moment, not before now, from which on there is room until kept, if it is
+// before until; else trace.Never.
+func (c *Counted) Sooner(r Request, now, from, until, length, kept trace.Time) trace.Time {
+	return c.steps.sooner(now, from, until, length, kept, c.units(r))
+}
+
+// Room returns until when there is room for a request that fits at a moment.
+func (c *Counted) Room(r Request, from trace.Time) trace.Time {
+	return c.steps.below(c.steps.root, c.steps.base, from, c.units(r))
 }
 
 func (c *Counted) Take(_ int32, r Request, from, until trace.Time) bool {

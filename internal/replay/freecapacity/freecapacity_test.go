@@ -25,7 +25,7 @@ func TestAgainstPlain(t *testing.T) {
 		var held []taken
 		now := trace.Time(0)
 		for range 400 {
-			switch from, length := now+trace.Time(rng.IntN(30)), trace.Time(1+rng.IntN(20)); rng.IntN(6) {
+			switch from, length := now+trace.Time(rng.IntN(30)), trace.Time(1+rng.IntN(20)); rng.IntN(7) {
 			case 0, 1, 2:
 				r := Request{Cores: int32(1 + rng.IntN(6))}
 				at := c.Earliest(r, from, length)
@@ -69,6 +69,41 @@ func TestAgainstPlain(t *testing.T) {
 				if now < 60 {
 					now += trace.Time(rng.IntN(2))
 					c.Forget(now)
+				}
+			case 6:
+				// A holder whose room begins at kept looks for an earlier beginning.
+				r, kept := Request{Cores: int32(1 + rng.IntN(6))}, from+trace.Time(rng.IntN(30))
+				begin, last := from+trace.Time(rng.IntN(5)), from+trace.Time(rng.IntN(40))
+				fits := func(from, until trace.Time) bool {
+					for k := from; k < until; k++ {
+						if k < end && plain[k] < int64(r.Cores) {
+							return false
+						}
+					}
+					return true
+				}
+				want := trace.Never
+				for k := begin; k < last && k+length <= kept && want == trace.Never; k++ {
+					if fits(k, k+length) {
+						want = k
+					}
+				}
+				for k := from; k < min(last, kept) && want == trace.Never; k++ {
+					if fits(k, kept) {
+						want = k
+					}
+				}
+				if at := c.Sooner(r, from, begin, last, length, kept); at != want {
+					t.Fatalf("seed %d: sooner %d, want %d", seed, at, want)
+				}
+				if fits(from, from+1) {
+					until := from
+					for until < end && fits(until, until+1) {
+						until++
+					}
+					if got := min(c.Room(r, from), end); got != until {
+						t.Fatalf("seed %d: room until %d, want %d", seed, got, until)
+					}
 				}
 			case 5:
 				least := int64(10)

@@ -214,7 +214,7 @@ func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.
 	return trace.Never
 }
 
-func (p *Placed) Gap(r Request, from, until trace.Time) bool { return from < until }
+func (p *Placed) Gap(_ Request, from, until, _, _ trace.Time) bool { return from < until }
 
 // candidate is a node that can have a share of a request.
 type candidate struct {

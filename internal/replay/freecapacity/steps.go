@@ -204,39 +204,120 @@ func (s *steps) below(n int32, sum int64, after trace.Time, limit int64) trace.T
 	return trace.Never
 }
 
-// reaches returns the first step after a moment at which the value is at least limit.
-func (s *steps) reaches(n int32, sum int64, after trace.Time, limit int64) trace.Time {
+// earliest returns the first moment from which on the value is at least limit for a time.
+func (s *steps) earliest(from, length trace.Time, limit int64) trace.Time {
+	return s.run(from, trace.Never, length, limit)
+}
+
+// run returns the first moment in [from, until) from which on the value is at least limit
+// for a time; trace.Never if there is none.
+func (s *steps) run(from, until, length trace.Time, limit int64) trace.Time {
+	r := run{from: from, until: until, length: length, limit: limit, begin: trace.Unknown}
+	if s.value(from) >= limit {
+		r.begin = from
+	}
+	if from < until {
+		s.find(s.root, s.base, &r)
+	}
+	if r.begin == trace.Unknown || r.begin >= until {
+		return trace.Never
+	}
+	return r.begin
+}
+
+// run is a search for a time in which the value is at least limit.
+type run struct {
+	from, until, length trace.Time
+	limit               int64
+	begin               trace.Time // of the time in which the search is; trace.Unknown: it is in none
+}
+
+// find continues a search with the steps of a subtree, before which the value is sum, and
+// reports whether the search has ended.
+func (s *steps) find(n int32, sum int64, r *run) bool {
 	for n != 0 {
 		p := &s.nodes[n]
-		if sum+p.high < limit {
-			return trace.Never
+		if r.begin == trace.Unknown && sum+p.high < r.limit || r.begin != trace.Unknown && sum+p.low >= r.limit {
+			return false // nothing changes in this subtree
 		}
 		here := sum + s.nodes[p.left].sum + p.delta
-		if p.at > after {
-			if t := s.reaches(p.left, sum, after, limit); t != trace.Never {
-				return t
+		if p.at > r.from {
+			if s.find(p.left, sum, r) {
+				return true
 			}
-			if here >= limit {
-				return p.at
+			switch {
+			case r.begin == trace.Unknown && p.at >= r.until:
+				return true
+			case r.begin == trace.Unknown && here >= r.limit:
+				r.begin = p.at
+			case r.begin != trace.Unknown && here < r.limit:
+				if p.at-r.begin >= r.length {
+					return true
+				}
+				r.begin = trace.Unknown
 			}
 		}
 		sum, n = here, p.right
 	}
+	return false
+}
+
+// sooner is Counted.Sooner with a value for the request.
+func (s *steps) sooner(now, from, until, length, kept trace.Time, limit int64) trace.Time {
+	if t := s.run(from, min(until, kept-length+1), length, limit); t != trace.Never {
+		return t
+	}
+	if t := s.since(now, kept, limit); t < min(until, kept) {
+		return t
+	}
 	return trace.Never
 }
 
-// earliest returns the first moment from which on the value is at least limit for a time.
-func (s *steps) earliest(from, length trace.Time, limit int64) trace.Time {
-	t := from
-	if s.value(t) < limit {
-		t = s.reaches(s.root, s.base, t, limit)
-	}
-	for t < trace.Never {
-		gone := s.below(s.root, s.base, t, limit)
-		if gone-t >= length {
-			return t
+// since returns the first moment, not before from, from which on the value is at least limit
+// until a moment. If there is none, it returns that moment or a later one.
+func (s *steps) since(from, until trace.Time, limit int64) trace.Time {
+	last := s.lastBelow(s.root, s.base, until, limit)
+	if last < from {
+		if s.value(from) >= limit {
+			return from
 		}
-		t = s.reaches(s.root, s.base, gone, limit)
+		last = from
 	}
-	return trace.Never
+	return s.after(last)
+}
+
+// after returns the first step after a moment.
+func (s *steps) after(at trace.Time) trace.Time {
+	next := trace.Never
+	for n := s.root; n != 0; {
+		p := &s.nodes[n]
+		if p.at > at {
+			n, next = p.left, p.at
+			continue
+		}
+		n = p.right
+	}
+	return next
+}
+
+// lastBelow returns the last step before a moment at which the value becomes, or stays, less
+// than limit; -1 if there is none.
+func (s *steps) lastBelow(n int32, sum int64, before trace.Time, limit int64) trace.Time {
+	for n != 0 {
+		p := &s.nodes[n]
+		if sum+p.low >= limit {
+			return -1
+		}
+		if p.at < before {
+			here := sum + s.nodes[p.left].sum + p.delta
+			if t := s.lastBelow(p.right, here, before, limit); t >= 0 {
+				return t
+			}
+			if here < limit {
+				return p.at
+			}
+		}
+		n = p.left
+	}
+	return -1
 }

@@ -23,7 +23,8 @@
 //
 // Conservative (same paper): every job gets a reservation when it is queued, and starts no
 // later as long as estimates hold. When a job ends early, all reservations are moved, in
-// order, each as early as the others permit.
+// order, each as early as the others permit. Only reservations that could use what has
+// become free since they were last moved are looked at (see openings).
 //
 // Slurm's (slurm.conf(5), sched/backfill): at each moment jobs start in order until one
 // does not fit. Every bf_interval all jobs, up to bf_max_job_test of them, are planned

@@ -16,6 +16,7 @@ type scheduler struct {
 	order  order
 	parked map[string][]int32 // jobs held by a limit, by the group of jobs that may free them
 	waits  []key              // by job: its key in its queue
+	plans  []reservation      // by job, with conservative backfilling
 	work   bool               // an event may permit a job to start
 }
 
@@ -24,11 +25,12 @@ type pool struct {
 	room  freecapacity.Room
 	queue *queue
 	// For conservative backfilling.
-	reserved map[int32]trace.Time
-	due      moments // times of reservations, including some that were moved since
-	early    bool    // a job ended early: reservations may be moved to the front
-	broken   bool    // an estimate was too short: reservations may be invalid
-	cut      bool    // not all reservations were moved as far as possible
+	due    moments  // times of reservations, including some that were moved since
+	vacant openings // what reservations may be moved into
+	fresh  []int32  // queued jobs that get their reservations after others have been moved
+	early  bool     // a job ended early: reservations may be moved to the front
+	broken bool     // an estimate was too short: reservations may be invalid
+	cut    bool     // not all reservations were moved as far as possible
 	// For Slurm's backfilling.
 	next  trace.Time // time of the next pass
 	stale bool       // something has changed since the last pass
@@ -55,7 +57,13 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 	s.waits = make([]key, c.Trace.Len())
 	s.parked = make(map[string][]int32)
 	for _, r := range c.Rooms {
-		s.pools = append(s.pools, &pool{room: r, queue: newQueue(), reserved: make(map[int32]trace.Time)})
+		s.pools = append(s.pools, &pool{room: r, queue: newQueue()})
+	}
+	if s.Backfill == Conservative {
+		s.plans = make([]reservation, c.Trace.Len())
+		for i := range s.plans {
+			s.plans[i].at = trace.Unknown
+		}
 	}
 	switch s.Order {
 	case SJF:
@@ -91,12 +99,20 @@ func (s *scheduler) Queued(job int32) {
 
 func (s *scheduler) enqueue(job int32) {
 	p := s.pools[s.c.Pool(job)]
+	if s.Backfill == Conservative && (p.early || p.broken) {
+		p.fresh = append(p.fresh, job) // the jobs that wait already are planned before it
+		return
+	}
+	s.insert(p, job)
+}
+
+func (s *scheduler) insert(p *pool, job int32) {
 	p.stale = true
 	k := key{tier: -int32(s.c.Tier(job)), value: s.order.value(job), job: job}
 	s.waits[job] = k
 	p.queue.add(k, p.room.Least(s.c.Request(job)), s.c.Estimate(job))
 	if s.Backfill == Conservative {
-		s.reserve(p, job, trace.Unknown)
+		s.reserve(p, job)
 		// A job that comes before others that wait must be planned before them.
 		if _, ok := p.queue.next(k); ok {
 			p.broken = true
@@ -107,6 +123,9 @@ func (s *scheduler) enqueue(job int32) {
 func (s *scheduler) Gone(job int32, early bool) {
 	s.work = true
 	p := s.pools[s.c.Pool(job)]
+	if early && s.Backfill == Conservative {
+		p.vacant.add(s.c.Now(), s.c.Until(job))
+	}
 	p.early, p.stale = p.early || early || p.cut, true
 	s.order.gone(job)
 	s.unpark(job)
@@ -129,7 +148,7 @@ func (s *scheduler) Schedule() error {
 	}
 	s.work = false
 	for _, p := range s.pools {
-		if p.queue.n == 0 {
+		if p.queue.n == 0 && len(p.fresh) == 0 {
 			continue
 		}
 		var err error
@@ -181,8 +200,8 @@ func (s *scheduler) park(p *pool, k key) {
 	p.queue.remove(k)
 	name := s.holder(k.job)
 	s.parked[name] = append(s.parked[name], k.job)
-	if _, ok := p.reserved[k.job]; ok {
-		s.release(p, k.job)
+	if s.reserved(k.job) {
+		s.vacate(p, k.job)
 		p.early = true
 	}
 }
@@ -329,132 +348,6 @@ func (s *scheduler) easy(p *pool) error {
 		p.room.Give(head.job, r, from, from+length)
 	}
 	return err
-}
-
-// reserve gives a queued job the earliest reservation that moves no other. was is its
-// previous one.
-func (s *scheduler) reserve(p *pool, job int32, was trace.Time) {
-	r, length := s.c.Request(job), s.c.Estimate(job)
-	from := p.room.Earliest(r, s.c.Now(), length)
-	if from == trace.Never || !p.room.Take(job, r, from, from+length) {
-		return // nodes are down; the next plan includes it
-	}
-	p.reserved[job] = from
-	if from != was {
-		p.due.push(moment{from, job})
-	}
-}
-
-// release drops a reservation.
-func (s *scheduler) release(p *pool, job int32) {
-	from, ok := p.reserved[job]
-	if !ok {
-		return
-	}
-	p.room.Give(job, s.c.Request(job), max(from, s.c.Now()), from+s.c.Estimate(job))
-	delete(p.reserved, job)
-}
-
-// compress moves reservations to the front: the first jobs, up to the depth, each as far as
-// the others permit; of the jobs after them, only the ones that can start now. If
-// reservations may be invalid, those of the first jobs are all made again, in order; the
-// others are corrected when they are due. The rest is continued when the next job ends.
-func (s *scheduler) compress(p *pool) error {
-	c, now := s.c, s.c.Now()
-	at, n := first, 0
-	front := func(f func(k key)) {
-		n = 0
-		p.queue.all(func(k key) bool {
-			if s.Depth > 0 && n == s.Depth {
-				return false
-			}
-			n++
-			at = k
-			f(k)
-			return true
-		})
-	}
-	if p.broken {
-		front(func(k key) { s.release(p, k.job) })
-	}
-	p.broken, p.early = false, false
-	front(func(k key) {
-		was, ok := p.reserved[k.job]
-		if !ok {
-			s.reserve(p, k.job, trace.Unknown)
-		} else if was > now && p.room.Gap(c.Request(k.job), now, was) {
-			s.release(p, k.job)
-			s.reserve(p, k.job, was)
-		}
-	})
-	p.cut = s.Depth > 0 && n == s.Depth && p.queue.n > n
-	if !p.cut {
-		return nil
-	}
-	for tried := 0; tried < s.Depth; tried++ {
-		k, ok := p.queue.candidate(at, p.room.Free(now), trace.Never, 0)
-		if !ok {
-			return nil
-		}
-		at = k
-		if c.Held(k.job) {
-			s.park(p, k)
-			continue
-		}
-		was, ok := p.reserved[k.job]
-		s.release(p, k.job)
-		if c.Fits(k.job) {
-			if err := s.start(p, k); err != nil {
-				return err
-			}
-			continue
-		}
-		if !ok {
-			s.reserve(p, k.job, trace.Unknown)
-		} else if length := c.Estimate(k.job); p.room.Take(k.job, c.Request(k.job), was, was+length) {
-			p.reserved[k.job] = was
-		}
-	}
-	return nil
-}
-
-// conservative does conservative backfilling.
-func (s *scheduler) conservative(p *pool) error {
-	c, now := s.c, s.c.Now()
-	if p.broken || p.early {
-		if err := s.compress(p); err != nil {
-			return err
-		}
-	}
-	for len(p.due) > 0 && p.due[0].at <= now {
-		m := p.due.pop()
-		if from, ok := p.reserved[m.job]; !ok || from != m.at || c.State(m.job) != simulate.Queued {
-			continue // it was moved
-		}
-		k := s.waits[m.job]
-		if c.Held(m.job) {
-			s.park(p, k)
-			continue
-		}
-		s.release(p, m.job)
-		if !c.Fits(m.job) {
-			s.reserve(p, m.job, trace.Unknown)
-			if p.reserved[m.job] <= now {
-				break // wait for the next event
-			}
-			continue
-		}
-		if err := s.start(p, k); err != nil {
-			return err
-		}
-	}
-	if p.early {
-		return s.conservative(p) // a limit has freed a reservation
-	}
-	if len(p.due) > 0 {
-		c.Wake(p.due[0].at)
-	}
-	return nil
 }
 
 // slurm does Slurm's scheduling: the main loop, and backfilling at intervals.

@@ -92,6 +92,9 @@ func TestSchedules(t *testing.T) {
 	filling := []spec{{run: 10, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 8}, {submit: 3, run: 20}}
 	// Jobs that end before the time that was asked for.
 	early := []spec{{run: 10, cores: 4, asked: 20}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 10, cores: 4}}
+	// Job 1 ends at 10 s, 10 s before its estimate, as job 4 arrives. Job 3, which waits, gets
+	// its cores; job 4, which would end as job 3 was to begin, does not.
+	arriving := []spec{{run: 10, cores: 3, asked: 20}, {run: 20}, {submit: 1, run: 10, cores: 3}, {submit: 10, run: 10, cores: 1}}
 	// Who waits has particular nodes in view; see below.
 	planned := []spec{{run: 10, cores: 2}, {run: 40}, {run: 1}, {run: 10}, {submit: 2, run: 5, cores: 3}, {submit: 3, run: 15}}
 	tests := []struct {
@@ -112,6 +115,7 @@ func TestSchedules(t *testing.T) {
 		{"early", "easy", cores(4), "", early, []float64{0, 10, 20}},
 		{"early", "conservative", cores(4), "", early, []float64{0, 10, 20}},
 		{"early", "order: fcfs, backfill: conservative, depth: 1", cores(4), "", early, []float64{0, 10, 20}},
+		{"arriving", "conservative", cores(4), "", arriving, []float64{0, 0, 10, 20}},
 		// The estimate decides: job 3 asks for 9 s, which is too long to pass, and runs 3.
 		{"asked", "easy", cores(2), "", []spec{{run: 10}, {submit: 1, run: 5, cores: 2}, {submit: 2, run: 3, asked: 9}}, []float64{0, 10, 15}},
 		{"exact", "easy", cores(2), simulate.Exact, []spec{{run: 10}, {submit: 1, run: 5, cores: 2}, {submit: 2, run: 3, asked: 9}}, []float64{0, 10, 2}},

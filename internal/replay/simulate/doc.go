@@ -34,6 +34,7 @@
 //
 // # Memory
 //
-// Each of 10 million jobs takes 40 bytes, in addition to the trace. Only running jobs have
+// Each of 10 million jobs takes 40 bytes, in addition to the trace, and 16 more with
+// conservative backfilling. Only running jobs have
 // events: submissions are taken from the trace.
 package simulate

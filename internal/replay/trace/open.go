@@ -181,12 +181,14 @@ func lines(r *bufio.Reader, f func(n int, line []byte)) error {
 			long = long[:0]
 			tooLong := false
 			for err == bufio.ErrBufferFull {
-				if tooLong = tooLong || len(long) > maxLine; !tooLong {
+				if tooLong = tooLong || len(long)+len(line) > maxLine; !tooLong {
 					long = append(long, line...)
 				}
 				line, err = r.ReadSlice('\n')
 			}
-			long = append(long, line...)
+			if tooLong = tooLong || len(long)+len(line) > maxLine; !tooLong {
+				long = append(long, line...)
+			}
 			if line = long; tooLong {
 				line = nil
 				f(n, nil)

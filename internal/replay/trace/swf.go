@@ -65,14 +65,18 @@ func readSWF(r *bufio.Reader, name string, size int64) (*Trace, error) {
 		s.t.Read.note("%d lines have more than %d fields: the further ones were skipped", s.extra, swfFields)
 	}
 	s.t.Zone = Time(s.zone) * Second
-	return s.finish(false), nil
+	t := s.finish(false)
+	t.believe()
+	return t, nil
 }
 
 func (s *swf) line(n int, line []byte) {
+	if line == nil {
+		s.t.Read.bad(n, "longer than 4 MiB", "")
+		return
+	}
 	line = bytes.TrimSpace(line)
 	switch {
-	case line == nil:
-		s.t.Read.bad(n, "longer than 4 MiB", "")
 	case len(line) == 0:
 	case line[0] == ';' || line[0] == '#':
 		s.header(string(line[1:]))

@@ -63,6 +63,60 @@ func TestSWF(t *testing.T) {
 	}
 }
 
+// TestBlankLines: blank lines are skipped, and only a long line is called long.
+func TestBlankLines(t *testing.T) {
+	job := "%d 0 5 100 4 -1 -1 8 200 2048 1 7 3 -1 2 1 -1 -1"
+	tr := read(t, fmt.Sprintf("\n"+job+"\n\n \t \r\n\n"+job+"\n"+strings.Repeat(" ", maxLine+1<<20)+"\n"+job, 1, 2, 3))
+	if tr.Len() != 3 || tr.Read.Bad != 1 || tr.Read.First[0] != (Line{7, "longer than 4 MiB"}) {
+		t.Errorf("%d jobs, %+v", tr.Len(), tr.Read)
+	}
+}
+
+// preceded makes a workload of n jobs an hour apart, each of which is said to come after
+// job 1, which runs for ten hours. early jobs start before that.
+func preceded(n, early int) string {
+	b := strings.Builder{}
+	fmt.Fprintln(&b, "1 0 0 36000 1 -1 -1 1 36000 -1 1 1 1 -1 1 1 -1 -1")
+	for i := 2; i <= n; i++ {
+		submit, wait := 36000+i, 60
+		if i < 2+early {
+			submit, wait = 100+i, 10
+		}
+		fmt.Fprintf(&b, "%d %d %d 60 1 -1 -1 1 60 -1 1 1 1 -1 1 1 1 5\n", i, submit, wait)
+	}
+	return b.String()
+}
+
+func TestContradictedDependencies(t *testing.T) {
+	for _, test := range []struct {
+		n, early, left int
+		note           string
+	}{
+		{200, 0, 199, ""},
+		{201, 2, 198, "2 of 200 jobs started before the end of what they are said to depend on: their contradicted dependencies were ignored"},
+		{201, 13, 0, "13 of 200 jobs started before the end of what they are said to depend on: all dependencies were ignored"},
+	} {
+		tr := read(t, preceded(test.n, test.early))
+		if len(tr.After) != test.left || (tr.AfterAt == nil) != (test.left == 0) {
+			t.Errorf("%d early: %d dependencies, want %d", test.early, len(tr.After), test.left)
+		}
+		if notes := strings.Join(tr.Read.Notes, "\n"); notes != test.note {
+			t.Errorf("%d early: notes %q", test.early, notes)
+		}
+		for job := range tr.Len() {
+			want := test.left > 0 && job > test.early
+			if got := len(tr.Before(job)) > 0; got != want {
+				t.Fatalf("%d early: job %d depends on others: %v", test.early, tr.Number[job], got)
+			}
+		}
+	}
+	// Rounded to seconds, a job can begin a second before the end.
+	tr := read(t, "1 0 0 10 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1\n2 0 9 10 1 -1 -1 1 9 -1 1 1 1 -1 1 1 1 0\n")
+	if len(tr.After) != 1 || len(tr.Read.Notes) != 0 {
+		t.Errorf("%v, %q", tr.After, tr.Read.Notes)
+	}
+}
+
 func TestSWFAgain(t *testing.T) {
 	tr := read(t, swfText)
 	var b bytes.Buffer

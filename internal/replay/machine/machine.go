@@ -459,7 +459,7 @@ func FromTrace(t *trace.Trace, cores int) *Machine {
 		cores, how = t.Procs, "the header of the trace"
 	}
 	if cores == 0 {
-		if cores = peak(t); cores > 0 {
+		if cores = Held(t); cores > 0 {
 			how = "the most cores that jobs of the trace held at a time"
 		}
 	}
@@ -481,8 +481,9 @@ func FromTrace(t *trace.Trace, cores int) *Machine {
 	return m
 }
 
-// peak returns the largest number of cores that jobs held at a time in reality.
-func peak(t *trace.Trace) int {
+// Held returns the largest number of cores that jobs held at a time in reality; 0 if the
+// trace does not record all starts.
+func Held(t *trace.Trace) int {
 	if t.Waited == nil {
 		return 0
 	}

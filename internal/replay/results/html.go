@@ -1,6 +1,7 @@
 package results
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -24,7 +25,29 @@ var pageCSS string
 // page is the data for page.html.
 type page struct {
 	*Results
+	Rows   []measure
+	Sizes  comparison
+	Users  comparison
+	Queues comparison
 	Charts []chart
+}
+
+// measure is a row of the table of policies: one figure of each. Its best ones are marked.
+type measure struct {
+	Name  string
+	Cells []cell
+}
+
+type cell struct {
+	Text string
+	Best bool
+}
+
+// comparison has the mean waits of groups of jobs under each policy.
+type comparison struct {
+	Title, Of string
+	Rows      []measure
+	More      int // groups that are left out
 }
 
 type chart struct {
@@ -34,12 +57,15 @@ type chart struct {
 
 // WriteHTML writes one self-contained page, whole or not at all.
 func (r *Results) WriteHTML(path string) error {
-	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"span": span, "signed": signed, "percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
-		"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour})
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour,
+		"list": func(v ...any) []any { return v }})
 	if err != nil {
 		return err
 	}
-	p := page{Results: r}
+	p := page{Results: r, Rows: r.measures(),
+		Sizes:  r.compare("Mean wait by size", "cores", func(p *Policy) []Group { return p.Sizes }),
+		Users:  r.compare("Mean wait by user", "user", func(p *Policy) []Group { return p.Users }),
+		Queues: r.compare("Mean wait by partition and QOS", "class", func(p *Policy) []Group { return p.Classes })}
 	curves := func(of func(p *Policy) Curve) (list []Curve) {
 		for _, p := range r.Policies {
 			list = append(list, of(p))
@@ -50,13 +76,120 @@ func (r *Results) WriteHTML(path string) error {
 		chart{"Utilisation", "part of the cores that jobs ran on", r.lines(curves(func(p *Policy) Curve { return p.Busy }), func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }, 1)},
 		chart{"Waiting", "jobs that wait", r.lines(curves(func(p *Policy) Curve { return p.Queue }), func(v float64) string { return fmt.Sprintf("%.4g", v) }, 0)},
 		chart{"Waiting times", "part of the jobs that wait at most so long; the scale is logarithmic", r.waits()})
+	begin, end := r.window()
 	for i, s := range r.schedules {
-		p.Charts = append(p.Charts, r.gantt(i, s))
+		p.Charts = append(p.Charts, r.gantt(i, s, begin, end))
 	}
 	if err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return t.Execute(w, p) }); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil
+}
+
+// measures returns the table of policies.
+func (r *Results) measures() []measure {
+	const (
+		lower  = -1 // is better
+		higher = 1
+	)
+	var rows []measure
+	add := func(name string, better int, value func(p *Policy) float64, text func(v float64) string) {
+		m := measure{Name: name}
+		var texts []string
+		best := math.Inf(-better)
+		for _, p := range r.Policies {
+			v := value(p)
+			texts = append(texts, text(v))
+			if better == lower {
+				best = min(best, v)
+			} else {
+				best = max(best, v)
+			}
+		}
+		for i, p := range r.Policies {
+			// With one policy, or equal ones, none is better than others.
+			is := better != 0 && value(p) == best && slices.ContainsFunc(texts, func(t string) bool { return t != texts[i] })
+			m.Cells = append(m.Cells, cell{texts[i], is})
+		}
+		rows = append(rows, m)
+	}
+	words := func(name string, text func(p *Policy) string) {
+		m := measure{Name: name}
+		some := false
+		for _, p := range r.Policies {
+			t := text(p)
+			some = some || t != ""
+			m.Cells = append(m.Cells, cell{Text: t})
+		}
+		if some {
+			rows = append(rows, m)
+		}
+	}
+	g := func(v float64) string { return fmt.Sprintf("%.4g", v) }
+	whole := func(v float64) string { return fmt.Sprintf("%.0f", v) }
+	percent := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
+	add("mean wait", lower, func(p *Policy) float64 { return p.Wait.Mean }, span)
+	words("95 % of draws", func(p *Policy) string {
+		if p.Confidence == nil {
+			return ""
+		}
+		return span(p.Confidence.Wait[0]) + " to " + span(p.Confidence.Wait[1])
+	})
+	if len(r.Policies) > 1 {
+		words("against "+r.Policies[0].Name, func(p *Policy) string {
+			if p.Against == nil {
+				return ""
+			}
+			return signed(p.Against.Wait[0]) + " to " + signed(p.Against.Wait[1])
+		})
+	}
+	words("against the record", func(p *Policy) string {
+		if p.Check == nil {
+			return ""
+		}
+		return fmt.Sprintf("%+.0f %%", 100*p.Check.Difference)
+	})
+	add("median wait", lower, func(p *Policy) float64 { return p.Wait.Median }, span)
+	add("wait, 95th percentile", lower, func(p *Policy) float64 { return p.Wait.P95 }, span)
+	add("longest wait", lower, func(p *Policy) float64 { return p.Wait.Max }, span)
+	add("mean turnaround", lower, func(p *Policy) float64 { return p.Turnaround.Mean }, span)
+	add("mean slowdown", lower, func(p *Policy) float64 { return p.Slowdown.Mean }, g)
+	add("slowdown, 95th percentile", lower, func(p *Policy) float64 { return p.Slowdown.P95 }, g)
+	add("utilisation", higher, func(p *Policy) float64 { return p.Utilisation }, percent)
+	add("fairness", higher, func(p *Policy) float64 { return p.Fairness }, g)
+	add("core hours", 0, func(p *Policy) float64 { return p.CoreHours }, whole)
+	add("charge", 0, func(p *Policy) float64 { return p.Charge }, whole)
+	add("jobs", 0, func(p *Policy) float64 { return float64(p.Jobs) }, whole)
+	add("jobs refused", 0, func(p *Policy) float64 { return float64(p.Refused) }, whole)
+	return rows
+}
+
+// mostGroups is the number of groups that a comparison shows.
+const mostGroups = 12
+
+// compare returns the mean waits of groups, in the order that they have under the first
+// policy.
+func (r *Results) compare(title, of string, groups func(p *Policy) []Group) comparison {
+	c := comparison{Title: title, Of: of}
+	if len(r.Policies) == 0 {
+		return c
+	}
+	for i, g := range groups(r.Policies[0]) {
+		if i == mostGroups {
+			c.More = len(groups(r.Policies[0])) - mostGroups
+			break
+		}
+		m := measure{Name: g.Name, Cells: []cell{{Text: fmt.Sprint(g.Jobs)}, {Text: fmt.Sprintf("%.4g", g.CoreHours)}}}
+		for _, p := range r.Policies {
+			text := ""
+			if at := slices.IndexFunc(groups(p), func(o Group) bool { return o.Name == g.Name }); at >= 0 {
+				text = span(groups(p)[at].Wait.Mean)
+			}
+			m.Cells = append(m.Cells, cell{Text: text})
+		}
+		c.Rows = append(c.Rows, m)
+	}
+	return c
 }
 
 // colours can be distinguished by most people, on light and on dark ground.
@@ -168,22 +301,47 @@ func (r *Results) waits() template.HTML {
 // shownJobs is the highest number of jobs in a Gantt chart.
 const shownJobs = 1500
 
-// gantt draws the jobs around the moment at which most jobs waited under any policy. A job
-// is a bar as high as its cores; its position is chosen here: the lowest free cores, which
-// for counted pools is as good as any other.
-func (r *Results) gantt(k int, schedule *simulate.Schedule) chart {
-	p := r.Policies[k]
-	c := chart{Title: "Gantt chart: " + p.Name, Note: "each bar is a job, as high as its cores; colours are users; outlined jobs waited"}
-	if len(p.Queue.Values) == 0 {
-		return c
-	}
-	busiest, most := 0, -1.0
-	for _, q := range r.Policies {
-		for i, v := range q.Queue.Values {
+// window returns the time that all Gantt charts show: around the moment at which most jobs
+// waited under any policy, as long as no chart has more than shownJobs starts.
+func (r *Results) window() (begin, end trace.Time) {
+	moment, most := trace.Time(0), -1.0
+	for i, p := range r.Policies {
+		first := trace.Never
+		each(r.schedules[i], func(job int) { first = min(first, r.schedules[i].Eligible[job]) })
+		for k, v := range p.Queue.Values {
 			if v > most {
-				busiest, most = i, v
+				moment, most = first+trace.Time((float64(k)+0.5)*p.Queue.Step*1000), v
 			}
 		}
+	}
+	begin, end = 0, trace.Never
+	last := trace.Time(0)
+	for _, s := range r.schedules {
+		var starts []trace.Time
+		each(s, func(job int) {
+			starts = append(starts, s.Start[job])
+			last = max(last, s.End[job])
+		})
+		slices.Sort(starts)
+		middle, _ := slices.BinarySearch(starts, moment)
+		if from := middle - shownJobs/2; from > 0 {
+			begin = max(begin, starts[from])
+		}
+		if to := middle + shownJobs/2; to < len(starts) {
+			end = min(end, starts[to])
+		}
+	}
+	begin = min(begin, moment)
+	return begin, max(min(end, last), begin+trace.Minute)
+}
+
+// gantt draws the jobs from begin to end. A job is a bar as high as its cores; its position
+// is chosen here: the lowest free cores, which for counted pools is as good as any other.
+func (r *Results) gantt(k int, schedule *simulate.Schedule, begin, end trace.Time) chart {
+	p := r.Policies[k]
+	c := chart{Title: "Gantt chart: " + p.Name, Note: "each bar is a job, as high as its cores; colours are users; outlined jobs waited; all charts show the same time"}
+	if len(p.Queue.Values) == 0 {
+		return c
 	}
 	var jobs []int
 	first := trace.Never
@@ -191,20 +349,7 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule) chart {
 		jobs = append(jobs, job)
 		first = min(first, schedule.Eligible[job])
 	})
-	slices.SortStableFunc(jobs, func(a, b int) int { return int(max(min(schedule.Start[a]-schedule.Start[b], 1), -1)) })
-	at := first + trace.Time(float64(busiest)*p.Queue.Step*1000)
-	middle, _ := slices.BinarySearchFunc(jobs, at, func(job int, at trace.Time) int { return int(max(min(schedule.Start[job]-at, 1), -1)) })
-	from, to := max(middle-shownJobs/2, 0), min(middle+shownJobs/2, len(jobs))
-	begin, end := schedule.Start[jobs[max(min(from, len(jobs)-1), 0)]], trace.Time(0)
-	for _, job := range jobs[from:to] {
-		end = max(end, schedule.Start[job])
-	}
-	for _, job := range jobs[from:to] {
-		if to == len(jobs) {
-			end = max(end, schedule.End[job])
-		}
-	}
-	end = max(end, begin+1)
+	slices.SortStableFunc(jobs, func(a, b int) int { return cmp.Compare(schedule.Start[a], schedule.Start[b]) })
 	total := max(r.Machine.Cores, 1)
 	s := newSVG(height*3/2, c.Title)
 	h := float64(height*3/2 - bottom)
@@ -222,8 +367,8 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule) chart {
 	}
 	var running []lane
 	n := 0
-	for i, job := range jobs {
-		if i >= to || schedule.End[job] <= begin {
+	for _, job := range jobs {
+		if schedule.Start[job] >= end || schedule.End[job] <= begin {
 			continue
 		}
 		now := schedule.Start[job]

@@ -28,6 +28,7 @@ type Results struct {
 
 	t         *trace.Trace
 	m         *machine.Machine
+	recorded  *simulate.Schedule // nil: the trace does not record all starts
 	schedules []*simulate.Schedule
 }
 
@@ -51,11 +52,27 @@ type TraceInfo struct {
 
 // MachineInfo describes the machine.
 type MachineInfo struct {
-	Name    string `json:"name"`
-	Cores   int    `json:"cores"`
-	Nodes   int    `json:"nodes"`
-	Derived string `json:"derived,omitempty"`
+	Name    string   `json:"name"`
+	Cores   int      `json:"cores"`
+	Nodes   int      `json:"nodes"`
+	Derived string   `json:"derived,omitempty"`
+	Notes   []string `json:"notes,omitempty"`               // properties that its description has and premix does not
+	Held    int      `json:"recorded_peak_cores,omitempty"` // most cores that jobs held at a time in the record
 }
+
+// Check compares the waits of a policy with the recorded waits of the same jobs.
+type Check struct {
+	Jobs       int     `json:"jobs"`
+	Recorded   float64 `json:"recorded_mean_wait"`
+	Replayed   float64 `json:"replayed_mean_wait"`
+	Difference float64 `json:"difference"` // of the means, as a part of the recorded one
+}
+
+// alike is the largest difference of a replay that is like the record.
+const alike = 0.1
+
+// Near reports whether the replay is like the record.
+func (c *Check) Near() bool { return math.Abs(c.Difference) <= alike }
 
 // Policy is the result of one policy.
 type Policy struct {
@@ -84,6 +101,7 @@ type Policy struct {
 	Sizes   []Group `json:"sizes"`
 	Classes []Group `json:"classes"`
 
+	Check      *Check      `json:"recorded,omitempty"` // nil if the trace does not record all starts
 	Confidence *Confidence `json:"confidence,omitempty"`
 	Against    *Confidence `json:"against_first,omitempty"` // differences to the first policy
 	ReplaySecs float64     `json:"replay_seconds"`          // duration of the replay
@@ -128,6 +146,9 @@ type Confidence struct {
 func New(t *trace.Trace, m *machine.Machine, o Options) *Results {
 	r := &Results{t: t, m: m, Options: o}
 	r.Machine = MachineInfo{Name: m.Name, Cores: m.Cores(), Nodes: m.Nodes(), Derived: m.Derived}
+	if s, err := simulate.Recorded(t); err == nil {
+		r.recorded, r.Machine.Held = s, machine.Held(t)
+	}
 	r.Trace = TraceInfo{Name: t.Name, Format: t.Format, Users: len(t.Users.Names), Read: t.Read}
 	if t.Begin > 0 {
 		r.Trace.Begin = t.Moment(0).Format("2006-01-02T15:04:05Z07:00")
@@ -214,9 +235,33 @@ func (r *Results) Add(s *simulate.Schedule, charge Charger, seconds float64) *Po
 	if n > 0 {
 		p.Busy, p.Queue = r.curves(s, first, last)
 	}
+	p.Check = r.check(s)
 	r.schedules = append(r.schedules, s)
 	r.Policies = append(r.Policies, p)
 	return p
+}
+
+// check compares a schedule with the record.
+func (r *Results) check(s *simulate.Schedule) *Check {
+	if r.recorded == nil || s.Policy == r.recorded.Policy {
+		return nil
+	}
+	c := &Check{}
+	each(s, func(job int) {
+		c.Jobs++
+		c.Recorded += r.recorded.Wait(job).Seconds()
+		c.Replayed += s.Wait(job).Seconds()
+	})
+	if c.Jobs == 0 {
+		return nil
+	}
+	c.Recorded /= float64(c.Jobs)
+	c.Replayed /= float64(c.Jobs)
+	if c.Recorded != c.Replayed {
+		// Waits of less than a second are not recorded.
+		c.Difference = (c.Replayed - c.Recorded) / max(c.Recorded, 1)
+	}
+	return c
 }
 
 func summarise(v []float64) Summary {
@@ -460,6 +505,7 @@ func (r *Results) WriteText(w io.Writer) error {
 				signed(c.Wait[0]), signed(c.Wait[1]), c.Slowdown[0], c.Slowdown[1], c.Units, c.Unit)
 		}
 	}
+	r.writeChecks(w)
 	for _, p := range r.Policies {
 		for _, c := range p.RefusedWhy {
 			fmt.Fprintf(w, "\n%s: jobs refused: %d: %s", p.Name, c.Count, c.Why)
@@ -473,6 +519,35 @@ func (r *Results) WriteText(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w)
 	return err
+}
+
+func (r *Results) writeChecks(w io.Writer) {
+	for _, p := range r.Policies {
+		if p.Check != nil {
+			fmt.Fprintf(w, "\n%s", r.Checked(p))
+		}
+	}
+	if over := r.Over(); over != "" {
+		fmt.Fprintf(w, "\n%s", over)
+	}
+}
+
+// Checked returns a sentence about the check of a policy.
+func (r *Results) Checked(p *Policy) string {
+	c := p.Check
+	text := fmt.Sprintf("%s against the record: %d jobs waited %s in reality and %s in the replay (%+.0f %%)", p.Name, c.Jobs, span(c.Recorded), span(c.Replayed), 100*c.Difference)
+	if !c.Near() {
+		text += ": the machine or the policy differs from the recorded one"
+	}
+	return text
+}
+
+// Over returns a sentence if the recorded jobs held more cores than the machine has, or "".
+func (r *Results) Over() string {
+	if r.Machine.Held <= r.Machine.Cores {
+		return ""
+	}
+	return fmt.Sprintf("the recorded jobs held up to %d cores at a time: more than the machine has", r.Machine.Held)
 }
 
 func (r *Results) writeRead(w io.Writer) {

@@ -51,19 +51,28 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return int(exit.Of(err))
 }
 
-// verb is a command directly below premix, and its constructor.
+// verb is a command directly below premix, its group in the help, and its constructor.
 type verb struct {
-	name string
-	make func() *cobra.Command
+	name, group string
+	make        func() *cobra.Command
 }
+
+// groups are the groups of verbs in the help, in their order.
+var groups = []string{"Run", "Data", "Images", "BLAST", "Transfer", "Watch", "Plan", "Node"}
 
 func (a *app) verbs() []verb {
 	return []verb{
-		{"run", a.runCommand}, {"task", a.taskCommand}, {"slurm-shim", a.slurmShimCommand}, {"prepare", a.prepareCommand}, {"report", a.reportCommand},
-		{"snapshot", a.snapshotCommand}, {"store", a.storeCommand}, {"image", a.imageCommand}, {"exec", a.execCommand}, {"snapshotter", a.snapshotterCommand},
-		{"mount", a.mountCommand}, {"umount", a.umountCommand}, {"node", a.nodeCommand}, {"cache", a.cacheCommand}, {"blast", a.blastCommand},
-		{"files", a.filesCommand}, {"transfer", a.transferCommand}, {"doctor", a.doctorCommand}, {"version", a.versionCommand},
-		{"replay", a.replayCommand}, {"watch", a.watchCommand}, {"hot", a.hotCommand}, {"shim", a.shimCommand},
+		{"run", "Run", a.runCommand}, {"task", "Run", a.taskCommand}, {"hot", "Run", a.hotCommand}, {"shim", "Run", a.shimCommand},
+		{"slurm-shim", "Run", a.slurmShimCommand}, {"prepare", "Run", a.prepareCommand}, {"snapshot", "Run", a.snapshotCommand}, {"report", "Run", a.reportCommand},
+		{"store", "Data", a.storeCommand}, {"mount", "Data", a.mountCommand}, {"umount", "Data", a.umountCommand}, {"cache", "Data", a.cacheCommand},
+		{"files", "Data", a.filesCommand},
+		{"image", "Images", a.imageCommand}, {"exec", "Images", a.execCommand}, {"snapshotter", "Images", a.snapshotterCommand},
+		{"blast", "BLAST", a.blastCommand},
+		{"transfer", "Transfer", a.transferCommand},
+		{"watch", "Watch", a.watchCommand},
+		{"replay", "Plan", a.replayCommand},
+		{"node", "Node", a.nodeCommand}, {"doctor", "Node", a.doctorCommand}, {"version", "Node", a.versionCommand},
+		{"manual", "", a.manualCommand},
 	}
 }
 
@@ -93,12 +102,19 @@ memory are prepared once; each sample then starts from there.
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
 	root.SetFlagErrorFunc(wrongFlag)
+	for _, name := range groups {
+		root.AddGroup(&cobra.Group{ID: name, Title: name + ":"})
+	}
+	root.SetHelpCommand(a.helpCommand())
+	root.SetHelpCommandGroupID("Node")
 	verbs := a.verbs()
 	if i := slices.IndexFunc(verbs, func(v verb) bool { return len(args) > 0 && v.name == args[0] }); i >= 0 {
 		verbs = verbs[i : i+1]
 	}
 	for _, v := range verbs {
-		root.AddCommand(v.make())
+		c := v.make()
+		c.GroupID = v.group
+		root.AddCommand(c)
 	}
 	return root
 }

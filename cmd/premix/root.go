@@ -72,6 +72,7 @@ func (a *app) verbs() []verb {
 		{"watch", "Watch", a.watchCommand},
 		{"replay", "Plan", a.replayCommand},
 		{"node", "Node", a.nodeCommand}, {"doctor", "Node", a.doctorCommand}, {"version", "Node", a.versionCommand},
+		{"verify-release", "Node", a.verifyReleaseCommand},
 		{"manual", "", a.manualCommand},
 	}
 }

@@ -27,6 +27,21 @@ wheel: build
 	@scripts/setup.sh wheel
 	scripts/wheel.sh $${XDG_CACHE_HOME:-$$HOME/.cache}/premix/python/1/bin/python bin dist/python/dist
 
+# A release in RELEASE, which must not exist: packages, wheels, an image, digests. RELEASE_KEY
+# names the key that signs it (scripts/dist.sh).
+RELEASE ?= release
+.PHONY: dist
+dist: go
+	@scripts/setup.sh wheel
+	scripts/dist.sh $(RELEASE)
+
+# The pages of docs/reference/cli, from the commands themselves.
+.PHONY: reference
+reference: build
+	rm -rf bin/manual docs/cli
+	bin/premix manual bin/manual
+	cp -r bin/manual/cli docs/cli
+
 .PHONY: go
 go:
 	@scripts/setup.sh go

@@ -20,6 +20,7 @@ export PATH := $(dir $(GO)):$(PATH)
 build: go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry' -o bin/premix-shim ./cmd/premix-shim
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/premix-demo ./cmd/premix-demo
 
 # dist/python/dist/premix-*.whl, which brings premix to users of pip.
 .PHONY: wheel
@@ -46,14 +47,16 @@ reference: build
 go:
 	@scripts/setup.sh go
 
-# Everything for the demo, the tests and the benchmarks.
+# Everything for the tests and the benchmarks.
 .PHONY: setup
 setup:
-	@scripts/setup.sh go demo test bench containerd
+	@scripts/setup.sh go test bench containerd
 
+# Nothing but Go is needed: the aligner is a part of premix.
 .PHONY: demo
-demo: setup-demo build
-	@scripts/demo.sh
+demo: build
+	@rm -rf demo-out
+	bin/premix demo --out demo-out
 
 .PHONY: test
 test: setup-test build lint
@@ -193,13 +196,11 @@ bench-watch: go
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-watch ./bench/watch
 	bin/bench-watch $(BENCH_ARGS)
 
-.PHONY: setup-demo setup-test setup-bench
-setup-demo: go
-	@scripts/setup.sh demo
+.PHONY: setup-test setup-bench
 setup-test: go
-	@scripts/setup.sh demo test containerd
+	@scripts/setup.sh test containerd
 setup-bench: go
-	@scripts/setup.sh demo test bench
+	@scripts/setup.sh test bench
 
 .PHONY: clean
 clean:

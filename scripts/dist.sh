@@ -76,12 +76,13 @@ packed() {
 	tar -C "$from" --sort=name --format=gnu --mtime="@$epoch" --owner=0 --group=0 --numeric-owner -cf - "$@" | gzip -n9 >"$to"
 }
 
-# build ARCH: the two programs.
+# build ARCH: the programs.
 build() {
 	say "building premix $version for $1"
 	local flags="-s -w -E premix_entry"
 	GOARCH=$1 "$GO" build -trimpath -buildvcs=false -ldflags "$flags -X main.version=$version -X main.releaseKey=$key" -o "$work/$1/bin/premix" ./cmd/premix
 	GOARCH=$1 "$GO" build -trimpath -buildvcs=false -ldflags "$flags" -o "$work/$1/bin/premix-shim" ./cmd/premix-shim
+	GOARCH=$1 "$GO" build -trimpath -buildvcs=false -ldflags "-s -w" -o "$work/$1/bin/premix-demo" ./cmd/premix-demo
 }
 for arch in "${arches[@]}"; do
 	build "$arch"
@@ -156,7 +157,7 @@ parts=()
 for arch in "${arches[@]}"; do
 	root=$work/image/$arch
 	mkdir -p "$root/usr/bin" "$root/etc/ssl/certs" "$root/premix" "$root/tmp"
-	cp "$work/$arch"/bin/* "$root/usr/bin/"
+	cp "$work/$arch"/bin/{premix,premix-shim} "$root/usr/bin/"
 	units "$root/premix" /usr/local/bin
 	if compgen -G '/usr/share/ca-certificates/mozilla/*.crt' >/dev/null; then
 		cat /usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Installs what premix's build, demo, tests and benchmarks need.
+# Installs what premix's build, tests and benchmarks need; the demonstration needs Go alone.
 #
 #   scripts/setup.sh go              a Go toolchain that is new enough (checked, never installed)
-#   scripts/setup.sh demo test bench the Debian packages of each
+#   scripts/setup.sh test bench the Debian packages of each
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long, and a kernel for virtual machines (420 MB)
@@ -15,21 +15,19 @@
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
-# and the exit status is 1 where the demo, the tests or the benchmarks cannot
-# do without them. Builds lie in ${XDG_CACHE_HOME:-~/.cache}/premix, in containerd/VERSION
+# and the exit status is 1 where the tests or the benchmarks cannot do without them. Builds lie in ${XDG_CACHE_HOME:-~/.cache}/premix, in containerd/VERSION
 # and kubernetes/VERSION; tests skip what is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
-demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
+test_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim groff-base:groff man-db:man ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap qemu-system-x86:qemu-system-x86_64)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
-bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
+bench_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
 tools_packages=(bowtie2:bowtie2 bowtie:bowtie hisat2:hisat2 diamond-aligner:diamond hmmer:hmmscan kraken2:kraken2 centrifuge:centrifuge picard-tools:PicardCommandLine default-jre-headless:java r-base-core:Rscript snap-aligner:snap-aligner subread:subread-align last-align:lastal vsearch:vsearch mmseqs2:mmseqs gmap:gmap ncbi-blast+:blastn bedtools:bedtools seqkit:seqkit fastp:fastp freebayes:freebayes mash:mash exonerate:exonerate trimmomatic:TrimmomaticSE python3-numpy:/usr/lib/python3/dist-packages/numpy salmon:salmon kallisto:kallisto bcftools:bcftools strace:strace)
 gatk_packages=(default-jre-headless:java maven:mvn)
@@ -89,21 +87,31 @@ need() {
 # Go: the version that go.mod asks for, or a later one. A toolchain that may
 # download another (GOTOOLCHAIN=auto) answers for itself.
 check_go() {
-	local want version
+	local want version log
 	want=$(awk '$1 == "go" { print $2; exit }' go.mod)
-	local go=${GO:-go}
+	local go=${GO:-go} get="get Go $want or later from https://go.dev/dl, and put its bin directory on PATH: no package of Debian 12 or 13 is new enough"
 	if ! command -v "$go" >/dev/null; then
-		say "error: no Go toolchain: premix is built with Go $want or later"
-		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
+		say "error: there is no Go toolchain: premix is built with Go $want or later"
+		say "hint: $get"
 		return 1
 	fi
-	if ! version=$("$go" env GOVERSION 2>/dev/null); then
-		version=$("$go" version | awk '{ print $3 }')
+	if ! version=$("$go" env GOVERSION 2>/dev/null) || [ -z "$version" ]; then
+		# Its own version is older, and the one of go.mod could not be fetched.
+		version=$(GOTOOLCHAIN=local "$go" version 2>/dev/null | awk '{ print $3 }')
+		log=$("$go" version 2>&1 || true)
+		if [ -z "$version" ]; then
+			say "error: $go does not run: ${log##*$'\n'}"
+			say "hint: $get"
+			return 1
+		fi
+		say "error: this is Go ${version#go}, and it could not fetch the toolchain of Go $want: ${log##*$'\n'}"
+		say "hint: $get"
+		return 1
 	fi
 	version=${version#go}
 	if [ "$(printf '%s\n' "$want" "${version%%[-+ ]*}" | sort -V | head -n 1)" != "$want" ]; then
 		say "error: Go $version is too old: premix is built with Go $want or later"
-		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
+		say "hint: $get"
 		return 1
 	fi
 	# The modules come over HTTPS.
@@ -274,7 +282,6 @@ python_library() {
 	mv "$to.part" "$to"
 }
 
-[ $# -gt 0 ] || set -- go demo test bench containerd
 # fetch_guest unpacks a kernel of Debian for virtual machines. It is not installed.
 fetch_guest() {
 	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work package
@@ -297,6 +304,8 @@ fetch_guest() {
 	return "$status"
 }
 
+
+[ $# -gt 0 ] || set -- go test bench containerd
 packages=()
 status=0
 for set in "$@"; do
@@ -305,7 +314,6 @@ for set in "$@"; do
 	containerd-1.7 | wheel) ;;
 	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
-	demo) packages+=("${demo_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
 	bench) packages+=("${bench_packages[@]}") ;;
 	soak) packages+=("${soak_packages[@]}") ;;
@@ -315,7 +323,7 @@ for set in "$@"; do
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, demo, test, bench, soak, ecosystem, gatk, tools, wheel, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, test, bench, soak, ecosystem, gatk, tools, wheel, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac

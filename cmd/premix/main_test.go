@@ -66,6 +66,12 @@ func withBinary(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build premix-shim:", err)
 		return 1
 	}
+	build = exec.Command("go", "build", "-o", filepath.Join(dir, "premix-demo"), "../premix-demo")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build premix-demo:", err)
+		return 1
+	}
 	code := m.Run()
 	for _, err := range leftovers() {
 		fmt.Fprintln(os.Stderr, "left behind:", err)

@@ -64,6 +64,7 @@ func (a *app) verbs() []verb {
 	return []verb{
 		{"run", "Run", a.runCommand}, {"task", "Run", a.taskCommand}, {"hot", "Run", a.hotCommand}, {"shim", "Run", a.shimCommand},
 		{"slurm-shim", "Run", a.slurmShimCommand}, {"prepare", "Run", a.prepareCommand}, {"snapshot", "Run", a.snapshotCommand}, {"report", "Run", a.reportCommand},
+		{"demo", "Run", a.demoCommand},
 		{"store", "Data", a.storeCommand}, {"mount", "Data", a.mountCommand}, {"umount", "Data", a.umountCommand}, {"cache", "Data", a.cacheCommand},
 		{"files", "Data", a.filesCommand},
 		{"image", "Images", a.imageCommand}, {"exec", "Images", a.execCommand}, {"snapshotter", "Images", a.snapshotterCommand},

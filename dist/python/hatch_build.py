@@ -1,4 +1,4 @@
-"""Puts the programs premix and premix-shim into the wheel, if PREMIX_WHEEL_BIN names their directory."""
+"""Puts the programs of premix into the wheel, if PREMIX_WHEEL_BIN names their directory."""
 
 import os
 from typing import Any, Dict
@@ -18,5 +18,5 @@ class Programs(BuildHookInterface):  # type: ignore[type-arg]
         machine = MACHINES[os.environ.get("PREMIX_WHEEL_ARCH", "amd64")]
         build_data["tag"] = TAG.format(machine)
         build_data["pure_python"] = False
-        for name in ("premix", "premix-shim"):
+        for name in ("premix", "premix-shim", "premix-demo"):
             build_data["shared_scripts"][os.path.join(programs, name)] = name

@@ -66,13 +66,20 @@ var layers = map[string]layer{
 		imports: []string{"kit/beneath", "kit/problem", "files/content"},
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
-	"docs":    {},
+	"docs": {},
+	"demo": {
+		imports: []string{"demo/aligner"},
+	},
+	"demo/aligner": {},
+	"cmd/premix-demo": {
+		imports: []string{"demo/aligner"},
+	},
 	"release": {},
 	"manual": {
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	"cmd/premix": {
-		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release"},
+		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {

@@ -13,6 +13,10 @@ TEST_TIMEOUT ?= 30m
 SOAK_TIMEOUT ?= 2h
 
 export GO STATICCHECK GOVULNCHECK
+# Without /proc Go does not find its own directory.
+ifeq ($(wildcard /proc/self/exe),)
+export GOROOT := $(abspath $(dir $(realpath $(GO)))/..)
+endif
 export PATH := $(dir $(GO)):$(PATH)
 
 # Package internal/hotstart/around has the entry.

@@ -68,9 +68,10 @@ missing() {
 
 # need PACKAGE:FILE...: installs or lists what is missing.
 need() {
-	local list
-	mapfile -t list < <(missing "$@")
-	[ ${#list[@]} = 0 ] && return 0
+	local names list
+	names=$(missing "$@") # <(...) would need /proc
+	[ -n "$names" ] || return 0
+	mapfile -t list <<<"$names"
 	if ! command -v apt-get >/dev/null; then
 		say "error: missing: ${list[*]}"
 		say "hint: this system has no apt-get; install the programs of the same names"

@@ -69,7 +69,7 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 		return err
 	}
 	r := search.Request{Program: program, Options: options, Settings: settings.Settings, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
-		Note: func(s string) { fmt.Fprintln(a.stderr, "note:", s) }}
+		Note: func(s string) { fmt.Fprintln(a.notes(), "note:", s) }}
 	if settings.verbose {
 		r.Explain = func(s string) { fmt.Fprintln(a.stderr, "mode", s) }
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"premix/docs"
 	"premix/internal/hotstart"
 )
 
@@ -120,5 +121,52 @@ func TestDoctorHandsOutNothing(t *testing.T) {
 	}
 	if hints == 0 {
 		t.Errorf("an ordinary user gets no hint:\n%s", out)
+	}
+}
+
+// manualPage matches a file of the repository that users do not have, and helpTopic the page
+// that they have.
+var (
+	manualPage = regexp.MustCompile(`\bdocs/[a-z-]+\.md`)
+	helpTopic  = regexp.MustCompile(`premix help ([a-z-]+)`)
+)
+
+// Messages name pages that premix shows, and no files of its repository.
+func TestHintsNameTopics(t *testing.T) {
+	seen := 0
+	for _, dir := range []string{".", "../../internal"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/lint/") {
+				return err
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(parsed, func(n ast.Node) bool {
+				l, ok := n.(*ast.BasicLit)
+				if !ok || l.Kind != token.STRING {
+					return true
+				}
+				if file := manualPage.FindString(l.Value); file != "" {
+					t.Errorf("%s names the file %s, which users do not have: premix help TOPIC", path, file)
+				}
+				for _, m := range helpTopic.FindAllStringSubmatch(l.Value, -1) {
+					if _, ok := docs.Page(m[1]); ok {
+						seen++
+					} else if (&app{}).root([]string{m[1]}).Commands()[0].Name() != m[1] && m[1] != "topics" {
+						t.Errorf("%s: there is no page %s", path, m[1])
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d hints name a page", seen)
 	}
 }

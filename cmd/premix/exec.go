@@ -123,7 +123,7 @@ func (a *app) attach(ctx context.Context, t *treeFlags, ref tree.Ref) (string, e
 	}
 	// The note of an existing mount was printed when it was made.
 	if m.Note != "" && m.Since.After(began) {
-		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+		fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
 	}
 	return m.Dir, nil
 }

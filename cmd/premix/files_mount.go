@@ -33,7 +33,7 @@ Each line of output is a file that moved, or could not.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if file == "" {
-				return &usageError{errors.New("--tiers is missing"), "give --tiers TIERS.yaml; docs/files-tiers.md has an example"}
+				return &usageError{errors.New("--tiers is missing"), "give --tiers TIERS.yaml; premix help files-tiers has an example"}
 			}
 			return a.mountTiers(file, args[0])
 		},
@@ -82,7 +82,7 @@ func (a *app) mountTiers(file, dir string) error {
 		return err
 	}
 	if !m.Passthrough() {
-		fmt.Fprintln(a.stderr, "note: reads and writes go through premix: passthrough needs root and Linux 6.9")
+		fmt.Fprintln(a.notes(), "note: reads and writes go through premix: passthrough needs root and Linux 6.9")
 	}
 	return errors.Join(m.Run(ctx, tell), m.Unmount())
 }

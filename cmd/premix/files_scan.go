@@ -69,10 +69,10 @@ be read has a row with the reason, and the exit code is then 1.`,
 
 func (a *app) printScan(sum *files.Summary) error {
 	for _, p := range sum.Problems {
-		fmt.Fprintf(a.stderr, "note: %s\n", shown(p))
+		fmt.Fprintf(a.notes(), "note: %s\n", shown(p))
 	}
 	if more := sum.Unread - int64(len(sum.Problems)); more > 0 {
-		fmt.Fprintf(a.stderr, "note: and %d more\n", more)
+		fmt.Fprintf(a.notes(), "note: and %d more\n", more)
 	}
 	rate := float64(sum.Entries) / max(sum.Took.Seconds(), 1e-9)
 	_, err := fmt.Fprintf(a.stdout, "%d files and %d directories, %s in files, in %s (%.0f entries a second): %s\n",

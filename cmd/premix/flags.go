@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"premix/internal/hotstart"
 	"premix/internal/kit/units"
 )
@@ -97,3 +99,11 @@ func (c *countFlag) Set(s string) error {
 }
 func (c *countFlag) Type() string   { return "n" }
 func (c *countFlag) String() string { return "" }
+
+// snapshotsFlag adds the flag for a directory of snapshots. Its earlier name, which means a
+// store of trees elsewhere, is still understood.
+func snapshotsFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "snapshots", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	f.StringVar(dir, "store", "", "directory of snapshots")
+	f.Lookup("store").Hidden = true
+}

@@ -46,7 +46,7 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 			if quota > 0 {
 				set.Quota = int64(quota)
 			}
-			log := func(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
+			log := func(format string, args ...any) { fmt.Fprintf(a.notes(), format+"\n", args...) }
 			if beside {
 				return dropin.WarmBeside(ctx, c, set)
 			}

@@ -35,7 +35,7 @@ SIGHUP starts a round at once.
   premix image sync --store /srv/store images.yaml --once      (for cron)
   premix image sync --store /srv/store images.yaml --status
 
-docs/image.md describes the list.`,
+premix help image describes the list.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if schema && len(args) == 0 {
 				return nil
@@ -138,7 +138,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt tagsync.Options) error
 	d := &tagsync.Daemon{Store: s, File: file, Options: opt, Now: now,
 		Broken: func(err error) {
 			a.tell(err)
-			fmt.Fprintln(a.stderr, "note: the previous list stays in use")
+			fmt.Fprintln(a.notes(), "note: the previous list stays in use")
 		},
 		Done: func(sum *tagsync.Summary, err error) error {
 			var access *store.AccessError
@@ -181,7 +181,7 @@ func (a *app) syncRow(r tagsync.Row) {
 	case tagsync.Vanished:
 		fmt.Fprintf(a.stdout, "%s stays for now: %s has been missing since %s\n", what, r.Source, r.Gone.Local().Format(time.DateTime))
 	case tagsync.Waiting:
-		fmt.Fprintf(a.stderr, "note: %s is not tried before %s: %s\n", what, r.Retry.Local().Format(time.DateTime), r.Error)
+		fmt.Fprintf(a.notes(), "note: %s is not tried before %s: %s\n", what, r.Retry.Local().Format(time.DateTime), r.Error)
 	case tagsync.Failed:
 		fmt.Fprintf(a.stderr, "error: %s: %s\n", what, r.Error)
 		if r.Hint != "" {

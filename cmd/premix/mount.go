@@ -42,7 +42,7 @@ is missing. The node, which serves the mount, is started if it is not running.
 				return a.printJSON(m)
 			}
 			if m.Note != "" {
-				fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+				fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
 			}
 			return nil
 		},

@@ -115,7 +115,7 @@ func (a *app) warmAgain(ctx context.Context) {
 		if w.Err != nil {
 			a.tell(w.Err)
 		} else if !a.json {
-			fmt.Fprintf(a.stderr, "BLAST database %s: %s in memory\n", w.Name, units.Size(w.Resident.InMemory))
+			fmt.Fprintf(a.notes(), "BLAST database %s: %s in memory\n", w.Name, units.Size(w.Resident.InMemory))
 		}
 	}
 }

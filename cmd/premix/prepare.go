@@ -32,7 +32,7 @@ of --probe; without either, the first run does the proof.`,
 			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Start, o.Threads = args[0], hotstart.Kind(start), int(threads)
 			if !a.json {
-				o.Messages = a.stderr
+				o.Messages = a.notes()
 			}
 			p, err := local.Prepare(ctx, o)
 			if p == nil {
@@ -50,7 +50,7 @@ of --probe; without either, the first run does the proof.`,
 	f.Var(&start, "start", "kind of start to prepare: auto, hot or cold")
 	f.BoolVar(&o.Trust, "trust", false, "start hot even if memory differs without a known reason")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
-	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	snapshotsFlag(f, &o.Store)
 	from.register(cmd)
 	return cmd
 }

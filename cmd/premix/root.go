@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -34,7 +35,16 @@ func (e *usageError) Hint() string      { return e.way }
 // app is the common state of all verbs.
 type app struct {
 	stdout, stderr io.Writer
-	json           bool
+	json, quiet    bool
+}
+
+// notes returns the writer for notes and progress, which --quiet leaves out. Errors and
+// results are not among them.
+func (a *app) notes() io.Writer {
+	if a.quiet {
+		return io.Discard
+	}
+	return a.stderr
 }
 
 // run executes one command line and returns premix's exit code.
@@ -103,6 +113,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
+	root.PersistentFlags().BoolVar(&a.quiet, "quiet", false, "print no notes, no progress and no summary of a run")
 	root.SetFlagErrorFunc(wrongFlag)
 	for _, name := range groups {
 		root.AddGroup(&cobra.Group{ID: name, Title: name + ":"})
@@ -117,6 +128,9 @@ memory are prepared once; each sample then starts from there.
 		c := v.make()
 		c.GroupID = v.group
 		root.AddCommand(c)
+	}
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		completeValues(root)
 	}
 	return root
 }

@@ -29,7 +29,6 @@ func (a *app) runCommand() *cobra.Command {
 		from    treeFlags
 		memory  memoryFlag
 		timeout durationFlag
-		quiet   bool
 		engine  engineFlags
 		packed  pilot.Options
 	)
@@ -59,12 +58,12 @@ succeeded; the same command runs the tasks that are not done.`,
 			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
 			o.Start, o.Jobs, o.Cores, o.Threads = hotstart.Kind(start), int(jobs), int(cores), int(threads)
 			o.Memory, o.Timeout = int64(memory), time.Duration(timeout)
-			if !quiet && !a.json {
+			if !a.quiet && !a.json {
 				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
 			}
 			var sum *local.Summary
 			if eng != nil {
-				sum, err = a.dispatchRun(o, &from, eng, packed, quiet)
+				sum, err = a.dispatchRun(o, &from, eng, packed, a.quiet)
 			} else {
 				if dir, err := filepath.Abs(o.Out); err == nil {
 					o.Fence = pilot.NotBusy(dir)
@@ -81,7 +80,7 @@ succeeded; the same command runs the tasks that are not done.`,
 			if a.json {
 				return errors.Join(err, a.printJSON(sum))
 			}
-			if quiet && err == nil {
+			if a.quiet && err == nil {
 				for _, q := range sum.Quarantined {
 					fmt.Fprint(a.stderr, q.Text())
 				}
@@ -104,9 +103,8 @@ succeeded; the same command runs the tasks that are not done.`,
 	f.Var((*retriesFlag)(&o.Retries), "retries", "further tries of a failed task (default: the recipe's)")
 	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
-	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	engine.register(cmd)
-	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	snapshotsFlag(f, &o.Store)
 	from.register(cmd)
 	outputFlag(cmd, &from.recordImage, "record-image", "", outputs.Profile, "write the order in which the recipe's image is touched to this file, at umount")
 	return cmd
@@ -129,7 +127,7 @@ func snapshotStore(dir string, elsewhere bool) (string, error) {
 		err = hotstart.CheckStore(dir)
 	}
 	if err != nil {
-		return "", &usageError{fmt.Errorf("snapshots cannot be kept in the directory of --store: %w", err), "name a directory that you may write, or leave out --store"}
+		return "", &usageError{fmt.Errorf("snapshots cannot be kept in the directory of --snapshots: %w", err), "name a directory that you may write, or leave out --snapshots"}
 	}
 	return dir, nil
 }
@@ -146,5 +144,5 @@ func writePage(dir string) error {
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }

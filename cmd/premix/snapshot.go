@@ -18,7 +18,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 		Use:   "snapshot",
 		Short: "List, inspect, verify, remove, push and pull snapshots",
 	})
-	cmd.PersistentFlags().StringVar(&store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	snapshotsFlag(cmd.PersistentFlags(), &store)
 	cmd.AddCommand(a.snapshotLs(&store), a.snapshotInspect(&store), a.snapshotVerify(&store), a.snapshotRm(&store),
 		a.snapshotPush(&store), a.snapshotPull(&store))
 	return cmd
@@ -73,7 +73,7 @@ of the same sample. Then tasks start cold, and the snapshot only keeps the reaso
 			}
 			list, err := hotstart.List(dir)
 			if err != nil {
-				return &usageError{err, "name a directory of snapshots that you may read: --store DIR"}
+				return &usageError{err, "name a directory of snapshots that you may read: --snapshots DIR"}
 			}
 			rows := []snapshotRow{}
 			for _, s := range list {

@@ -54,7 +54,7 @@ install software. A snapshot for another kernel, CPU or build of the tool is ref
 				return err
 			}
 			if m.Note != "" && !a.json {
-				fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+				fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
 			}
 			needs, err := hotstart.Needs(m.Dir)
 			if err != nil {

@@ -136,7 +136,7 @@ moment, and the same command continues. The tag changes last.
 				return err
 			}
 			if c.First && !a.json {
-				fmt.Fprintf(a.stderr, "note: %s is used for the first time, and its key is trusted from now on\n", c.From)
+				fmt.Fprintf(a.notes(), "note: %s is used for the first time, and its key is trusted from now on\n", c.From)
 			}
 			return a.printCopied(c)
 		},

@@ -85,11 +85,11 @@ or SIGINT; started answers are finished. Any other web server can serve a store 
 					address = "https://" + server.Addr()
 				}
 			}
-			fmt.Fprintf(a.stderr, "serving %s at %s, up to %d connections\n", dir, address, server.Limit())
+			fmt.Fprintf(a.notes(), "serving %s at %s, up to %d connections\n", dir, address, server.Limit())
 			if at := server.MetricsAddr(); strings.HasPrefix(at, access.UnixPrefix) {
-				fmt.Fprintf(a.stderr, "metrics at %s\n", at)
+				fmt.Fprintf(a.notes(), "metrics at %s\n", at)
 			} else if at != "" {
-				fmt.Fprintf(a.stderr, "metrics at http://%s/metrics\n", at)
+				fmt.Fprintf(a.notes(), "metrics at http://%s/metrics\n", at)
 			}
 			ctx, done := storeContext()
 			defer done()

@@ -20,7 +20,6 @@ func (a *app) taskRun() *cobra.Command {
 		cores  countFlag
 		budget memoryFlag
 		pin    string
-		quiet  bool
 		stay   bool
 		flags  batchFlags
 		engine engineFlags
@@ -80,7 +79,7 @@ succeeded.`,
 				return err
 			}
 			defer q.Close()
-			if !quiet && !a.json {
+			if !a.quiet && !a.json {
 				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
 			}
 			if len(args) > 0 {
@@ -96,7 +95,7 @@ succeeded.`,
 			var sum *local.Summary
 			if eng != nil {
 				packed.Settings.FailFast, packed.Settings.KeepDaemons = o.FailFast, o.KeepDaemons
-				sum, err = a.dispatchTasks(q, eng, packed, quiet)
+				sum, err = a.dispatchTasks(q, eng, packed, a.quiet)
 			} else {
 				ctx, kill := interruptible()
 				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pilot.NotBusy(q.Dir)
@@ -108,7 +107,7 @@ succeeded.`,
 			if a.json {
 				return errors.Join(err, a.printJSON(sum))
 			}
-			if quiet && err == nil {
+			if a.quiet && err == nil {
 				return nil
 			}
 			return errors.Join(err, sum.Write(a.stdout))
@@ -123,7 +122,6 @@ succeeded.`,
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "do not end processes that tasks leave in sessions of their own")
 	f.BoolVar(&stay, "stay", false, "wait for more tasks until standard input ends, and run these too")
-	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	flags.register(cmd)
 	engine.register(cmd)
 	return cmd

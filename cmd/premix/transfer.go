@@ -20,7 +20,7 @@ func (a *app) transferCommand() *cobra.Command {
   premix transfer get peer:/data/run7/ ./run7
   premix transfer why peer
 
-See docs/transfer.md.`,
+premix help transfer has the page about it.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return transfer.CheckSilence() },
 	})
 	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())

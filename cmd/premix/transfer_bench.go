@@ -124,7 +124,7 @@ func (a *app) printTimer(s testbed.Schedule, l *link.Link, o testbed.Options) er
 
 func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (err error) {
 	o.Report = a.copyRow
-	o.Note = func(text string) { fmt.Fprintf(a.stderr, "note: %s\n", text) }
+	o.Note = func(text string) { fmt.Fprintf(a.notes(), "note: %s\n", text) }
 	b, err := testbed.New(ctx, l, o)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 		herr = home.Remember(l, o.Out)
 	}
 	if herr != nil {
-		fmt.Fprintf(a.stderr, "note: get and put cannot use these results: %v\n", herr)
+		fmt.Fprintf(a.notes(), "note: get and put cannot use these results: %v\n", herr)
 	}
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (a *app) benchDaemon(ctx context.Context, l *link.Link, o testbed.Options, 
 		if s.For > 0 && next.After(begun.Add(s.For)) {
 			return nil
 		}
-		fmt.Fprintf(a.stderr, "next round at %s\n", next.Format("2006-01-02 15:04"))
+		fmt.Fprintf(a.notes(), "next round at %s\n", next.Format("2006-01-02 15:04"))
 		if err := testbed.Wait(ctx, next); err != nil {
 			return err
 		}

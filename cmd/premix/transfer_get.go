@@ -152,7 +152,7 @@ flags, and only by premix's own protocol.`,
 				}
 			}
 			if !a.json {
-				j.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
+				j.Note = func(text string) { fmt.Fprintln(a.notes(), text) }
 			}
 			var done, all atomic.Int64
 			j.Progress = func(d, n int64) { done.Store(d); all.Store(n) }

@@ -92,8 +92,8 @@ func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys
 	if !ok {
 		return errors.Join(&usageError{fmt.Errorf("%s is not an address of TCP", address), "--listen ADDRESS:PORT, as in :8470"}, l.Close())
 	}
-	s.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
-	fmt.Fprintf(a.stderr, "serving %s at %s to holders of %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
+	s.Note = func(text string) { fmt.Fprintln(a.notes(), text) }
+	fmt.Fprintf(a.notes(), "serving %s at %s to holders of %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
 	return s.Run(ctx, tcp)
 }
 

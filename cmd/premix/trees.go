@@ -106,7 +106,7 @@ func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref, record st
 	m, err := node.Attach(ctx, r)
 	// The note of an existing mount was printed when it was made.
 	if err == nil && m.Note != "" && m.Since.After(began) {
-		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+		fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
 	}
 	return m, err
 }

@@ -118,7 +118,7 @@ func ReadConfig() (Config, error) {
 	d := yaml.NewDecoder(bytes.NewReader(content))
 	d.KnownFields(true)
 	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
-		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: %s", path, problem.Words(err)), Way: "docs/node.md describes the file"}
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: %s", path, problem.Words(err)), Way: "premix help node describes the file"}
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,

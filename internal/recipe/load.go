@@ -63,7 +63,7 @@ func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	if err != nil {
 		message, hint := fileTrouble(path, path, err)
 		if hint == "" {
-			hint = "name " + what + ": docs/recipe.md shows one"
+			hint = "name " + what + ": premix help recipe shows one"
 		}
 		return nil, &Problem{File: path, Message: message, Hint: hint}
 	}

@@ -278,7 +278,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	var g given
 	var full error
 	wrong := func(format string, args ...any) {
-		full = errors.Join(full, in.told(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see docs/task.md for the fields; nothing was submitted"}))
+		full = errors.Join(full, in.told(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see premix help task for the fields; nothing was submitted"}))
 	}
 	before := len(in.wrong.List)
 	dec := json.NewDecoder(bytes.NewReader(line))

@@ -348,7 +348,7 @@ func TestSubmissionsThatAreRefused(t *testing.T) {
 // not. Before there is a directory they are the same.
 func TestAllMistakes(t *testing.T) {
 	q := open(t, t.TempDir())
-	const fields = "\n  hint: see docs/task.md for the fields; nothing was submitted"
+	const fields = "\n  hint: see premix help task for the fields; nothing was submitted"
 	const again = "\n  hint: mend it and submit all again: nothing was submitted"
 	const table = "\n  hint: mend the table and submit it again: nothing was submitted"
 	for _, c := range []struct {

@@ -314,7 +314,7 @@ func parseLong[F any](format string, find func(name string) *F) ([]column[F], er
 		name, layout, has := strings.Cut(part, ":")
 		c := column[F]{width: 20}
 		if c.field = find(strings.ToLower(strings.TrimSpace(name))); c.field == nil {
-			return nil, &optionError{fmt.Sprintf("Invalid job format specification: %s", name), "fields are named as in jobid,name:30,state; docs/slurm-shim.md"}
+			return nil, &optionError{fmt.Sprintf("Invalid job format specification: %s", name), "fields are named as in jobid,name:30,state: see premix help slurm-shim"}
 		}
 		if has {
 			layout, c.right = strings.CutPrefix(layout, ".")

@@ -141,7 +141,7 @@ func find(table []option, name string) (*option, error) {
 		}
 	}
 	if found == nil {
-		return nil, &optionError{fmt.Sprintf("unrecognized option '--%s'", name), "premix does not know what it would change; docs/slurm-shim.md lists the options it does"}
+		return nil, &optionError{fmt.Sprintf("unrecognized option '--%s'", name), "premix does not know what it would change; premix help slurm-shim lists the options it does"}
 	}
 	return found, nil
 }

@@ -183,7 +183,7 @@ func refusal(program, name string) error {
 	case program == "sbatch", program == "srun", program == "salloc":
 		hint = "leave it out, or submit to a real Slurm"
 	default:
-		hint = "docs/slurm-shim.md lists the options that premix has"
+		hint = "premix help slurm-shim lists the options that premix has"
 	}
 	return &optionError{fmt.Sprintf("option '--%s' is not supported by premix", name), hint}
 }

@@ -92,7 +92,7 @@ func lex(text string) ([]token, *mistake) {
 				}
 			}
 			if sign == "" {
-				return nil, wrong(i, "docs/files-policy.md describes the rules; texts in them are in single quotes", "%q has no meaning here", text[i:i+1])
+				return nil, wrong(i, "premix help files-policy describes the rules; texts in them are in single quotes", "%q has no meaning here", text[i:i+1])
 			}
 			list = append(list, token{kindSign, sign, begin})
 			i += len(sign)

@@ -91,7 +91,7 @@ func (*FileError) ExitCode() exit.Code { return exit.Usage }
 func (e *FileError) Unwrap() error     { return e.Err }
 
 // Hint names the documentation of rules.
-func (e *FileError) Hint() string { return "name a file of rules: see docs/files-policy.md" }
+func (e *FileError) Hint() string { return "name a file of rules: see premix help files-policy" }
 
 // ReadFile reads a file of rules. pools are known in advance; the file may declare more.
 // Relative directories are relative to the directory of the file. The error is a

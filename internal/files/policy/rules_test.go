@@ -83,7 +83,7 @@ func TestMistakes(t *testing.T) {
 		{"CREATE POOL third AT '/x' CAPACITY 'much';", "2:36: a capacity is a number of bytes", "10 TB"},
 		{"RULE 'x", "2:6: a quoted text does not end", ""},
 		{"/* RULE", "2:1: a comment does not end", ""},
-		{"RULE 'x' EXCLUDE WHERE size ? 1;", `2:29: "?" has no meaning here`, "docs/files-policy.md"},
+		{"RULE 'x' EXCLUDE WHERE size ? 1;", `2:29: "?" has no meaning here`, "premix help files-policy"},
 	} {
 		_, err := Parse("rules.sql", pools+c.text, nil)
 		var list problem.List

@@ -72,9 +72,9 @@ func Load(file string) (*Config, error) {
 	text, err := os.ReadFile(file)
 	switch {
 	case err != nil:
-		l.Add(0, "name a file of tiers: docs/files-tiers.md shows one", "%v", err)
+		l.Add(0, "name a file of tiers: premix help files-tiers shows one", "%v", err)
 	case len(text) > maxConfig:
-		l.Add(0, "docs/files-tiers.md shows an example", "this is not a file of tiers: it has over %d bytes", maxConfig)
+		l.Add(0, "premix help files-tiers shows an example", "this is not a file of tiers: it has over %d bytes", maxConfig)
 	default:
 		l.document(text)
 	}

@@ -46,7 +46,7 @@ func Load(file string) (*List, error) {
 	}
 	text, err := readFile(file)
 	if err != nil {
-		l.Add(0, "name a watch list: docs/image.md shows one", "%v", err)
+		l.Add(0, "name a watch list: premix help image shows one", "%v", err)
 		return nil, l.Err()
 	}
 	l.list = &List{Path: abs, Interval: defaultInterval, Together: defaultTogether, Timeout: defaultTimeout}

@@ -31,7 +31,7 @@ func (*Error) ExitCode() exit.Code { return exit.Usage }
 // Hint names the documentation.
 func (e *Error) Hint() string {
 	if e.Way == "" {
-		return "docs/replay.md describes the file"
+		return "premix help replay describes the file"
 	}
 	return e.Way
 }

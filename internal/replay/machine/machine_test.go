@@ -106,7 +106,7 @@ func TestReadNamesTheFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("pools: []"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(path); !errors.As(err, &e) || !strings.Contains(e.Error(), path) || !strings.Contains(e.Hint(), "docs/replay.md") {
+	if _, err := Read(path); !errors.As(err, &e) || !strings.Contains(e.Error(), path) || !strings.Contains(e.Hint(), "premix help replay") {
 		t.Errorf("no pools: %v", err)
 	}
 }

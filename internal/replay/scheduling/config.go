@@ -184,11 +184,11 @@ func (c *Config) check() error {
 func ReadFile(path string) ([]Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &Error{Reason: err.Error(), Way: "give a file of policies; docs/replay.md describes it"}
+		return nil, &Error{Reason: err.Error(), Way: "give a file of policies; premix help replay describes it"}
 	}
 	list, err := Parse(b)
 	if err != nil {
-		return nil, &Error{Reason: fmt.Sprintf("%s: %v", path, err), Way: "docs/replay.md describes the file"}
+		return nil, &Error{Reason: fmt.Sprintf("%s: %v", path, err), Way: "premix help replay describes the file"}
 	}
 	return list, nil
 }

@@ -61,7 +61,7 @@ func (*ExternalError) ExitCode() exit.Code { return exit.Failed }
 func (e *ExternalError) Unwrap() error     { return e.Err }
 
 // Hint names the documentation.
-func (e *ExternalError) Hint() string { return "docs/replay.md has the protocol and an example" }
+func (e *ExternalError) Hint() string { return "premix help replay has the protocol and an example" }
 
 type reply struct {
 	line []byte

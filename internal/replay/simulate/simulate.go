@@ -107,7 +107,7 @@ func (e *StartError) Error() string {
 func (*StartError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint names the documentation.
-func (e *StartError) Hint() string { return "see the protocol in docs/replay.md" }
+func (e *StartError) Hint() string { return "see the protocol: premix help replay" }
 
 // State is the state of a job.
 type State uint8

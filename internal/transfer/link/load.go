@@ -88,7 +88,7 @@ func Load(file string) (*Link, error) {
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, Problems{{File: file, Message: err.Error(), Hint: "name a link file: docs/transfer.md shows one"}}
+		return nil, Problems{{File: file, Message: err.Error(), Hint: "name a link file: premix help transfer shows one"}}
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxLink+1))
@@ -287,7 +287,7 @@ func (l *loader) top(root *yaml.Node) {
 	})
 	for _, key := range []string{"host", "directory", "peer_directory", "protocols"} {
 		if !seen[key] {
-			l.Add(root.Line, "docs/transfer.md shows an example", "%s is missing", key)
+			l.Add(root.Line, "premix help transfer shows an example", "%s is missing", key)
 		}
 	}
 	if !seen["sizes"] && !seen["trees"] {

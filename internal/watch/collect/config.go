@@ -72,10 +72,10 @@ func ReadConfig(file string) (*Config, error) {
 	l := &loader{Collector: problem.Collector{File: file}, config: &Config{Collectors: make(map[string]Setting)}}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		l.Add(0, "docs/watch.md shows a configuration", "%v", err)
+		l.Add(0, "premix help watch shows a configuration", "%v", err)
 		return nil, l.Err()
 	}
-	if root := l.YAML(text, problem.Document{Name: "configuration", Form: "docs/watch.md shows one", Void: true}); root != nil {
+	if root := l.YAML(text, problem.Document{Name: "configuration", Form: "premix help watch shows one", Void: true}); root != nil {
 		l.top(root)
 	}
 	if err := l.Err(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed *.md
+//go:embed *.md */*.md
 var pages embed.FS
 
 // Topic is a page of the documentation.

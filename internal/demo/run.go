@@ -151,7 +151,7 @@ func (d *demonstration) home() string { return filepath.Join(d.Out, "home") }
 // begin makes the directory with the reference, the samples and the recipe.
 func (d *demonstration) begin() (err error) {
 	if d.self, err = os.Executable(); err != nil {
-		return fmt.Errorf("find the program premix: %w", err)
+		return &Error{fmt.Sprintf("the program premix is not found: %v", err), "mount /proc: mount -t proc proc /proc", exit.Unavailable}
 	}
 	switch d.Tool {
 	case BuiltIn:
@@ -223,8 +223,14 @@ func (d *demonstration) index(r *aligner.Reference) error {
 	return os.Remove(fasta)
 }
 
+// lastLine returns the error in the messages of a program, or their last line.
 func lastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for _, line := range lines {
+		if message, ok := strings.CutPrefix(line, "error: "); ok {
+			return message
+		}
+	}
 	return lines[len(lines)-1]
 }
 

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// needsOf matches the first line of a page that needs more than premix: programs, root for
+// the user root, fuse for /dev/fuse.
+var needsOf = regexp.MustCompile(`^<!-- check: (.*) -->\n`)
+
+// TestHowTo does each how-to word for word, as a new user would: all of its blocks in one
+// shell, in an empty directory, and no command may fail.
+func TestHowTo(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/how-to/*.md")
+	if err != nil || len(pages) < 12 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, page := range pages {
+		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := needsOf.FindSubmatch(text); m != nil {
+				for _, need := range strings.Fields(string(m[1])) {
+					if lack := lacking(need); lack != "" {
+						t.Skip(lack)
+					}
+				}
+			}
+			script := blocksOf(string(text))
+			if script == "" {
+				t.Fatal("the page has no block ```sh")
+			}
+			doHowTo(t, script)
+		})
+	}
+}
+
+// lacking returns the reason for which a need of a page is not met, or "".
+func lacking(need string) string {
+	switch need {
+	case "root":
+		if os.Geteuid() != 0 {
+			return "needs root"
+		}
+		return ""
+	case "fuse":
+		need = "/dev/fuse"
+		if _, err := os.Stat(need); err == nil {
+			return ""
+		}
+	default:
+		if _, err := exec.LookPath(need); err == nil {
+			return ""
+		}
+	}
+	return need + " is missing"
+}
+
+// blocksOf returns the blocks of shell commands of a page.
+func blocksOf(text string) string {
+	var script strings.Builder
+	within := false
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "```sh"):
+			within = true
+		case strings.HasPrefix(line, "```"):
+			within = false
+		case within:
+			script.WriteString(line)
+		}
+	}
+	return script.String()
+}
+
+func doHowTo(t *testing.T, script string) {
+	dir, err := os.MkdirTemp(filepath.Dir(binary), "howto-") // its name is short enough for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ram, err := os.MkdirTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(ram)
+	work, home := filepath.Join(dir, "w"), filepath.Join(dir, "h")
+	for _, d := range []string{work, home} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("bash", "-eu", "-o", "pipefail", "-c", script)
+	cmd.Dir = work
+	cmd.Env = append(os.Environ(), "HOME="+home, "PREMIX_HOME="+filepath.Join(home, "premix"),
+		"XDG_RUNTIME_DIR="+home, "PREMIX_BLAST_RAM="+ram, "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
+	// A command that a page leaves in the background keeps the output open.
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	stop := exec.Command(binary, "node", "stop", "--lazy")
+	stop.Env = cmd.Env
+	_ = stop.Run() // most pages start none
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}

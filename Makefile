@@ -40,12 +40,24 @@ dist: go
 	@scripts/setup.sh wheel
 	scripts/dist.sh $(RELEASE)
 
-# The pages of docs/reference/cli, from the commands themselves.
+# The pages of docs/cli, from the commands themselves.
 .PHONY: reference
 reference: build
 	rm -rf bin/manual docs/cli
 	bin/premix manual bin/manual
 	cp -r bin/manual/cli docs/cli
+
+# The site of the documentation, in site.
+.PHONY: docs
+docs: reference
+	@scripts/setup.sh docs
+	$${XDG_CACHE_HOME:-$$HOME/.cache}/premix/docs/1/bin/mkdocs build --quiet --strict
+
+# All links, and each how-to word for word.
+.PHONY: docs-check
+docs-check: setup-test
+	$(GO) test -count=1 ./docs
+	$(GO) test -count=1 -run '^(TestHowTo|TestReference)$$' ./cmd/premix
 
 .PHONY: go
 go:

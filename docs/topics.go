@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed *.md */*.md
+//go:embed *.md how-to/*.md tutorials/*.md
 var pages embed.FS
 
 // Topic is a page of the documentation.
@@ -22,7 +22,9 @@ type Topic struct {
 func Topics() []Topic {
 	var list []Topic
 	each(func(name string, text []byte) {
-		title, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
+		// A comment for a test may stand before the heading.
+		_, rest, _ := strings.Cut("\n"+string(text), "\n# ")
+		title, _, _ := strings.Cut(rest, "\n")
 		list = append(list, Topic{name, title})
 	})
 	slices.SortFunc(list, func(a, b Topic) int { return strings.Compare(a.Name, b.Name) })

@@ -8,6 +8,7 @@
 #   scripts/setup.sh soak            the Debian packages of tests that take long, and a kernel for virtual machines (420 MB)
 #   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas, Arrow and MultiQC (900 MB)
 #   scripts/setup.sh wheel           the builder of the Python package
+#   scripts/setup.sh docs            the builder of the site of the documentation
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane and the kubelet
 #   scripts/setup.sh tools           programs that bench-tools starts
@@ -312,7 +313,7 @@ status=0
 for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
-	containerd-1.7 | wheel) ;;
+	containerd-1.7 | wheel | docs) ;;
 	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
@@ -324,7 +325,7 @@ for set in "$@"; do
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, test, bench, soak, ecosystem, gatk, tools, wheel, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, test, bench, soak, ecosystem, gatk, tools, wheel, docs, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac
@@ -340,6 +341,7 @@ for set in "$@"; do
 		;;
 	wheel) python_tools python hatchling==1.33.0 || status=1 ;;
 	soak) fetch_guest || status=1 ;;
+	docs) python_tools docs mkdocs-material==9.8.1 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)

@@ -27,13 +27,14 @@ var usual = map[string][]string{
 	// Of CRIU.
 	"checkpoint": {"bench/hotstart"},
 	// Of Nextflow and Snakemake.
-	"executor": {"README.md", "CHANGELOG.md", "bench/tasks", "dist", "docs", "examples"},
-	"workflow": {"README.md", "CHANGELOG.md", "SECURITY.md", "bench/tasks", "cmd/premix", "docs", "examples", "internal/engine/shim", "internal/hotstart/calls", "internal/replay/trace"},
+	"executor": {"CHANGELOG.md", "bench/tasks", "dist", "docs", "examples"},
+	"workflow": {"CHANGELOG.md", "SECURITY.md", "bench/tasks", "cmd/premix", "docs", "examples", "internal/engine/shim", "internal/hotstart/calls", "internal/replay/trace"},
 	// Of files.
 	"extent": {"docs/cache.md", "internal/engine/queue/see.go", "internal/engine/queue/recipe.go", "internal/hotstart", "internal/store/cache", "internal/store/erofs", "internal/store/publish.go"},
 	// Of Slurm and Kubernetes, of the traces of a replay, of the users of the BLAST service.
 	"job": {
-		"CHANGELOG.md", "README.md", "dist", "examples", "bench/blast", "bench/replay", "bench/tasks",
+		"CHANGELOG.md", "dist", "examples", "bench/blast", "bench/replay", "bench/tasks",
+		"docs/cli", "docs/how-to/compare-schedulers.md", "docs/overview.md", "docs/tutorials/cluster.md",
 		"docs/blast-service.md", "docs/blast.md", "docs/exit-codes.md", "docs/figures.md", "docs/hot.md", "docs/kubernetes.md", "docs/python.md", "docs/recipe.md", "docs/replay.md", "docs/run.md", "docs/slurm-shim.md", "docs/slurm.md", "docs/watch.md",
 		"cmd/premix/blast_serve.go", "cmd/premix/engine.go", "cmd/premix/replay.go", "cmd/premix/replay_generate.go", "cmd/premix/run.go", "cmd/premix/slurm_shim.go", "cmd/premix/task_run.go", "cmd/premix/task_submit.go", "cmd/premix/task_why.go", "cmd/premix/task_work.go",
 		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect",

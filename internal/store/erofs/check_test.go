@@ -23,7 +23,7 @@ import (
 // metaOf returns the size of the metadata of an image that Write made.
 func metaOf(t testing.TB, root *erofs.Node, data []byte) int64 {
 	t.Helper()
-	meta, err := erofs.MetaSize(root, int64(len(data)))
+	meta, err := erofs.Write(io.Discard, root, int64(len(data)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -469,3 +469,61 @@ func TestPrivateOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// A file may lie deeper than the longest path: programs reach it from a directory on the way.
+func TestDeeperThanTheLongestPath(t *testing.T) {
+	m := twoTiers(t)
+	below := func(top string, parts []string, do func(dir int, name string) error) int {
+		t.Helper()
+		at, err := unix.Open(top, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		for _, name := range parts {
+			must(t, do(at, name))
+			next, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			must(t, err, unix.Close(at))
+			at = next
+		}
+		t.Cleanup(func() { must(t, unix.Close(at)) })
+		return at
+	}
+	var parts []string
+	for range 45 {
+		parts = append(parts, strings.Repeat("d", 100))
+	}
+	dir := below(m.Dir, parts, func(dir int, name string) error { return unix.Mkdirat(dir, name, 0o755) })
+	fd, err := unix.Openat(dir, "f", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	must(t, err)
+	_, err = unix.Write(fd, []byte("text"))
+	must(t, err, unix.Close(fd), unix.Fchmodat(dir, "f", 0o640, 0), unix.Linkat(dir, "f", dir, "g", 0), unix.Renameat(dir, "f", dir, "h"),
+		unix.Unlinkat(dir, "g", 0), unix.Symlinkat("h", dir, "l"), unix.Mkdirat(dir, "sub", 0o700), unix.Unlinkat(dir, "sub", unix.AT_REMOVEDIR))
+	m.mustMove(t, strings.Join(parts, "/")+"/h")
+	for _, top := range []string{m.Dir, m.disk} {
+		dir := below(top, parts, func(int, string) error { return nil })
+		fd, err := unix.Openat(dir, "h", unix.O_RDONLY, 0)
+		must(t, err)
+		b := make([]byte, 10)
+		n, err := unix.Read(fd, b)
+		must(t, err, unix.Close(fd))
+		var st unix.Stat_t
+		must(t, unix.Fstatat(dir, "h", &st, 0))
+		if string(b[:n]) != "text" || st.Mode&0o7777 != 0o640 || st.Nlink != 1 {
+			t.Errorf("below %s: %q, mode %#o, %d names", top, b[:n], st.Mode, st.Nlink)
+		}
+	}
+}
+
+// chown(2) that changes neither owner nor group sets the time of status change, as on a tier.
+func TestChownOfNothing(t *testing.T) {
+	m := twoTiers(t)
+	must(t, os.Mkdir(m.at("dir"), 0o755), os.Symlink("x", m.at("link")))
+	write(t, m.at("file"), "text")
+	for _, rel := range []string{"file", "dir", "link"} {
+		var before, after unix.Stat_t
+		must(t, unix.Lstat(m.at(rel), &before))
+		time.Sleep(20 * time.Millisecond) // the clock of a file system has ticks
+		must(t, os.Lchown(m.at(rel), -1, -1), unix.Lstat(m.at(rel), &after))
+		if before.Ctim == after.Ctim || before.Mtim != after.Mtim || before.Mode != after.Mode {
+			t.Errorf("%s: from %+v to %+v", rel, before, after)
+		}
+	}
+}

@@ -271,6 +271,11 @@ func setattr(f *found, in *fuse.SetAttrIn) error {
 	if ts := times(in); ts != nil {
 		return unix.UtimesNanoAt(f.fd, "", ts, unix.AT_EMPTY_PATH)
 	}
+	const settable = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME
+	if in.Valid&settable == 0 {
+		// chown(2) that changes neither owner nor group sets the time of status change.
+		return unix.Fchownat(f.fd, "", -1, -1, unix.AT_EMPTY_PATH)
+	}
 	return nil
 }
 

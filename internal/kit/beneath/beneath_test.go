@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -174,6 +175,78 @@ func TestFresh(t *testing.T) {
 	must(t, errors.Join(os.Remove(filepath.Join(path, "made/file")), os.Chown(filepath.Join(path, "made"), 65534, 65534)))
 	if err := made.fresh(); err == nil {
 		t.Error("a directory of another user is taken for a new one")
+	}
+}
+
+// deep makes directories, each below the one before, and returns their path, which is too
+// long for one call.
+func deep(t *testing.T, dir int) string {
+	t.Helper()
+	var parts []string
+	at := dir
+	for range 50 {
+		name := strings.Repeat("d", 100)
+		must(t, unix.Mkdirat(at, name, 0o755))
+		next, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		t.Cleanup(func() { unix.Close(next) })
+		at, parts = next, append(parts, name)
+	}
+	return strings.Join(parts, "/")
+}
+
+// A name may be longer than the kernel takes, and nothing else is different.
+func TestOpenLong(t *testing.T) {
+	defer func(was func(int, string, *unix.OpenHow) (int, error)) { openat2 = was }(openat2)
+	kernel := openat2
+	dir, err := Open(t.TempDir())
+	must(t, err)
+	defer dir.Close()
+	path := deep(t, dir.Fd())
+	if len(path) <= unix.PathMax {
+		t.Fatalf("the path has %d bytes", len(path))
+	}
+	for name, call := range map[string]func(int, string, *unix.OpenHow) (int, error){
+		"openat2": kernel,
+		"walk":    func(int, string, *unix.OpenHow) (int, error) { return -1, unix.ENOSYS },
+	} {
+		t.Run(name, func(t *testing.T) {
+			openat2 = call
+			f, err := dir.OpenFile(path+"/file-"+name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			must(t, err)
+			must(t, f.Close())
+			below, err := dir.OpenDir(path)
+			must(t, err)
+			defer below.Close()
+			if _, err := below.Lstat("file-" + name); err != nil {
+				t.Error(err)
+			}
+			must(t, unix.Symlinkat("/etc", below.Fd(), "out-"+name))
+			first, rest, _ := strings.Cut(path, "/")
+			must(t, unix.Symlinkat(first, dir.Fd(), "link-"+name))
+			for rel, want := range map[string]error{
+				path + "/out-" + name:               unix.ELOOP,
+				path + "/out-" + name + "/passwd":   unix.ELOOP,
+				"link-" + name + "/" + rest:         unix.ELOOP,
+				path + "/none":                      unix.ENOENT,
+				path + "/file-" + name + "/x":       unix.ENOTDIR,
+				"/" + path:                          unix.EXDEV,
+				"../" + path:                        unix.EXDEV,
+				strings.Repeat("x", unix.PathMax):   unix.ENAMETOOLONG,
+				strings.Repeat("/", unix.PathMax+1): unix.EXDEV,
+			} {
+				f, err := dir.OpenFile(rel, os.O_RDONLY, 0)
+				if err == nil {
+					f.Close()
+				}
+				if !errors.Is(err, want) && !(want == unix.EXDEV && errors.Is(err, unix.ENAMETOOLONG)) {
+					t.Errorf("open ...%q: %v, want %v", rel[max(0, len(rel)-20):], err, want)
+				}
+			}
+			if f, err := dir.OpenFile(path+strings.Repeat("/..", 60), os.O_RDONLY, 0); !errors.Is(err, unix.EXDEV) {
+				t.Errorf("%v, %v: a long name leads out of the directory", f, err)
+			}
+		})
 	}
 }
 

@@ -75,8 +75,12 @@ func (d *Dir) OpenFile(rel string, flags int, perm fs.FileMode) (*os.File, error
 
 // OpenAt opens a file beneath the directory with the descriptor dir, and follows no
 // symbolic link. The error is unix.ELOOP for a link, and unix.EXDEV for a name that leads
-// out of the directory.
+// out of the directory. The name may be longer than the kernel takes in one call; then ".."
+// in it may be refused although it stays beneath the directory.
 func OpenAt(dir int, rel string, flags int, mode uint32) (int, error) {
+	if len(rel) >= unix.PathMax {
+		return openLong(dir, rel, flags, mode)
+	}
 	flags |= unix.O_CLOEXEC
 	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	if flags&(unix.O_CREAT|unix.O_TMPFILE&^unix.O_DIRECTORY) != 0 {
@@ -95,6 +99,20 @@ func OpenAt(dir int, rel string, flags int, mode uint32) (int, error) {
 }
 
 // openat2 is replaced by tests of kernels without it.
+// openLong opens a long name in pieces.
+func openLong(dir int, rel string, flags int, mode uint32) (int, error) {
+	cut := strings.LastIndexByte(rel[:unix.PathMax-1], '/')
+	if cut <= 0 || strings.Trim(rel[cut:], "/") == "" {
+		return -1, unix.ENAMETOOLONG
+	}
+	at, err := OpenAt(dir, rel[:cut], unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at) // closing an O_PATH descriptor cannot fail
+	return OpenAt(at, strings.TrimLeft(rel[cut:], "/"), flags, mode)
+}
+
 var openat2 = unix.Openat2
 
 // hasOpenat2 reports whether the system call works. Sandboxes refuse it with EPERM.

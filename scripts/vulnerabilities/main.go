@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -25,13 +26,17 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, flag.Arg(0), flag.Arg(1), *ci, *update, time.Now()); err != nil {
+	if err := run(os.Stdout, flag.Arg(0), flag.Arg(1), runtime.Version(), *ci, *update, time.Now()); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out io.Writer, mod, path string, ci, update bool, now time.Time) error {
+// std is the name of the standard library in a list. Its version is the version of the
+// toolchain, which no go.mod decides alone.
+const std = "std"
+
+func run(out io.Writer, mod, path, toolchain string, ci, update bool, now time.Time) error {
 	text, err := os.ReadFile(mod)
 	if err != nil {
 		return err
@@ -46,6 +51,10 @@ func run(out io.Writer, mod, path string, ci, update bool, now time.Time) error 
 		versions[r.Mod.Path] = r.Mod.Version
 		order = append(order, r.Mod.Path)
 	}
+	if v := standard(f, toolchain, update); v != "" {
+		versions[std] = v
+		order = append(order, std)
+	}
 	if text, err = os.ReadFile(path); err != nil {
 		return err
 	}
@@ -57,6 +66,19 @@ func run(out io.Writer, mod, path string, ci, update bool, now time.Time) error 
 		return err
 	}
 	return l.check(out, order, versions, ci, now)
+}
+
+// standard returns the version of the standard library: of the toolchain that builds, and for
+// an update of the toolchain that go.mod names. It is empty for a toolchain without a release.
+func standard(f *modfile.File, toolchain string, update bool) string {
+	if update && f.Toolchain != nil {
+		toolchain = f.Toolchain.Name
+	}
+	v := "v" + strings.TrimPrefix(strings.Fields(toolchain)[0], "go")
+	if !semver.IsValid(v) {
+		return ""
+	}
+	return v
 }
 
 // list is a list of what is known.
@@ -102,10 +124,23 @@ func parse(path string, text []byte) (*list, error) {
 // check compares the versions of modules with a list.
 func (l *list) check(out io.Writer, order []string, versions map[string]string, ci bool, now time.Time) error {
 	var errs []error
+	var old []string
+	above := ""
 	for _, a := range l.advisories {
-		if v := versions[a.module]; v != "" && semver.Compare(v, a.through) <= 0 {
+		v := versions[a.module]
+		switch {
+		case v == "" || semver.Compare(v, a.through) > 0:
+		case a.module == std:
+			old = append(old, a.id)
+			if semver.Compare(a.through, above) > 0 {
+				above = a.through
+			}
+		default:
 			errs = append(errs, fmt.Errorf("%s %s has %s: raise it above %s", a.module, v, a.id, a.through))
 		}
+	}
+	if len(old) > 0 {
+		fmt.Fprintf(out, "warning: Go %s has %s: build with a later Go than %s\n", versions[std][1:], strings.Join(old, ", "), above[1:])
 	}
 	var since []string
 	for _, m := range order {

@@ -227,6 +227,12 @@ const runOf = `printf 'name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {st
 // recipeOf makes what a run needs.
 const recipeOf = `printf 'name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: "${sample}.txt"}\n' >r.yaml; printf 'sample,r1\na,a.in\n' >s.csv; echo a >a.in; `
 
+// transferLink makes a link file, whose peer does not answer.
+const transferLink = `printf 'name: peer\nhost: 127.0.0.1\nport: 1\ndirectory: %s\npeer_directory: %s\nsizes: [1K]\nprotocols: [scp]\n' $V/dir $V/there >link.yaml; `
+
+// filesRule makes rules that delete nothing, and a scan.
+const filesRule = `mkdir f; premix files scan f -o scan.parquet >/dev/null; echo "RULE 'old' DELETE WHERE size > 1" >rules.sql; `
+
 func attacks() []attack {
 	list := []attack{
 		// The node.
@@ -250,7 +256,7 @@ func attacks() []attack {
 		{name: "node: XDG_RUNTIME_DIR is still the attacker's after su",
 			plant: `mkdir -m 777 run`, run: `XDG_RUNTIME_DIR=$A/run premix node start && premix node status`, done: `test ! -e $A/run/premix`},
 		{name: "node: the settings belong to the attacker", root: true,
-			before: `mkdir -p h; chmod 777 h`, plant: `echo 'metrics_listen: 127.0.0.1:1' >$V/h/node.yaml`, run: `PREMIX_HOME=$V/h premix node start`, said: saysForeign},
+			before: `mkdir -p h; chmod 777 h`, plant: `echo 'metrics_listen: 127.0.0.1:1' >$V/h/node.yaml`, run: `PREMIX_HOME=$V/h premix node start`, said: saysForeign + "|" + saysWorld},
 		{name: "node: all users can write to the settings",
 			before: `mkdir -p .config/premix; echo 'verify: true' >.config/premix/node.yaml; chmod 666 .config/premix/node.yaml`, run: `premix node start`, said: saysWorld},
 		{name: "node: the settings are a FIFO",
@@ -371,6 +377,46 @@ func attacks() []attack {
 		{name: "mount: the credentials belong to the attacker", root: true, plant: `echo 'machine localhost token x' >t; chmod 600 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file $A/t r:1 m; e=$?; premix node stop; exit $e`, said: saysForeign},
 		{name: "mount: others can read the credentials", before: `echo 'machine localhost token x' >t; chmod 644 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file t r:1 m; e=$?; premix node stop; exit $e`, said: `can be read or written by other users`},
 		{name: "trust: all users can write to the known keys", before: `premix store init $V/s >/dev/null; mkdir tree; premix store publish --store s tree t:1; mkdir -p h/trust; chmod 777 h/trust`, run: `PREMIX_HOME=$V/h premix store pull t:1 --origin $V/s --store m`, said: saysWorld},
+
+		// Directories of services and of results.
+		{name: "watch: the samples of root lie in a directory of the attacker's", root: true, plant: `mkdir w; ln -s $NEST/made w/lock`,
+			run: `timeout 20 premix watch --listen unix:$V/s --data $A/w`, said: saysForeign},
+		{name: "watch: all users can write to the directory of root's samples", root: true, before: `mkdir -m 777 w`, plant: `ln -s $NEST/made $V/w/lock`,
+			run: `timeout 20 premix watch --listen unix:$V/s --data w`, said: saysWorld},
+		{name: "watch: in a directory of a group the lock is a link", before: `mkdir w`, rootPlant: `chmod 775 $V/w; chgrp 61001 $V/w; ln -s $NEST/made $V/w/lock`,
+			run: `timeout 20 premix watch --listen unix:$V/s --data w`, said: saysLink},
+		{name: "blast serve: the searches of root's service lie in a directory of the attacker's", root: true, plant: `mkdir b; ln -s $NEST/made b/lock; ln -s $NEST b/results`,
+			run: `timeout 20 premix blast serve --listen unix:$V/s --dir $A/b`, said: saysForeign},
+		{name: "blast serve: in a directory of a group the lock is a link", before: `mkdir b`, rootPlant: `chmod 775 $V/b; chgrp 61001 $V/b; ln -s $NEST/made $V/b/lock`,
+			run: `timeout 20 premix blast serve --listen unix:$V/s --dir b`, said: saysLink},
+		{name: "replay: root's tables go into a directory of the attacker's", root: true, before: `printf '; MaxProcs: 4\n1 0 0 10 1 -1 -1 1 10 -1 1 1 1 1 1 1 -1 -1\n' >t.swf`, plant: `mkdir p`,
+			run: `premix replay t.swf --parquet $A/p`, said: saysForeign},
+		{name: "transfer: root's measurements go into a directory of the attacker's", root: true, before: transferLink, plant: `mkdir t; ln -s $LOOT t/schedule.json; ln -s $NEST t/pcap`,
+			run: `timeout 20 premix transfer bench link.yaml --out $A/t --capture none --at 03:00 --for 1s`, said: saysForeign},
+		{name: "transfer: root's report goes into a directory of the attacker's", root: true,
+			before: `mkdir t; printf '{"table":"transfer","format":1}\n{"id":"a","link":"l","protocol":"scp","direction":"get","size":1,"files":1,"seconds":1,"speed":1,"ok":true}\n' >t/transfers-0001.jsonl; premix transfer report t >/dev/null`,
+			plant:  `cp -r $V/t t; rm -r t/figures; ln -s $NEST t/figures`, run: `premix transfer report $A/t`, said: saysForeign},
+		{name: "snapshotter: the records go into a directory of the attacker's", root: true, before: `mkdir root`, plant: `mkdir r`,
+			run: `timeout 20 premix snapshotter --root $V/root --address $V/s.sock --origin $V --record $A/r`, said: saysForeign},
+		{name: "files: in a directory of a group the lock of a policy's journal is a link", before: filesRule + `mkdir j`, rootPlant: `chmod 775 $V/j; chgrp 61001 $V/j; ln -s $NEST/made $V/j/lock`,
+			run: `premix files policy rules.sql scan.parquet --apply --journal j`, said: saysLink},
+		{name: "files: in a directory of a group the audit of a policy is a link", before: filesRule + `mkdir j`, rootPlant: `chmod 775 $V/j; chgrp 61001 $V/j; ln -s $LOOT $V/j/audit.jsonl`,
+			run: `premix files policy rules.sql scan.parquet --apply --journal j`, said: saysLink},
+
+		// PREMIX_HOME is still the attacker's after su.
+		{name: "home: the attacker's link file has a command as protocol", root: true,
+			plant: `mkdir -p h/transfer/links; printf 'name: peer\nhost: 127.0.0.1\ndirectory: /tmp\npeer_directory: /tmp\nsizes: [1K]\nprotocols:\n  - name: mine\n    about: mine\n    get: touch %s/pwned\n' $NEST >link.yaml; printf '{"name":"peer","host":"127.0.0.1","file":"%s/link.yaml"}' $A >h/transfer/links/peer.json; chmod -R a+rX h`,
+			run:   `PREMIX_HOME=$A/h timeout 20 premix transfer get peer:/etc/hostname copy --protocol mine`, said: saysForeign},
+		{name: "home: the attacker's directory remembers root's link", root: true, before: transferLink, plant: `mkdir -p h/transfer; ln -s $NEST h/transfer/links`,
+			run: `PREMIX_HOME=$A/h timeout 20 premix transfer bench link.yaml --out t --capture none --repeat 1`, said: saysForeign},
+		{name: "home: the attacker knows another key of a store", root: true, before: `premix store init $V/s >/dev/null; mkdir tree; premix store publish --store s tree t:1`, plant: `mkdir -p h/trust`,
+			run: `PREMIX_HOME=$A/h premix store pull t:1 --origin $V/s --store m`, said: saysForeign},
+		{name: "home: the attacker's directory has databases", root: true, plant: `mkdir -p h; premix blast db ls >/dev/null 2>&1; ln -s $NEST h/blast`,
+			run: `PREMIX_HOME=$A/h premix blast db rm x; PREMIX_HOME=$A/h premix blast warm x; printf '>a\nACGTACGTACGT\n' >x.fa; PREMIX_HOME=$A/h premix blast db add x.fa --name x --type nucl`, said: saysForeign},
+		{name: "home: the attacker's directory has snapshots", root: true, plant: `mkdir -p h; ln -s $NEST h/snapshots; ln -s $NEST h/calls; ln -s $NEST h/inplace`,
+			run: recipeOf + `PREMIX_HOME=$A/h premix run r.yaml s.csv --out out --start hot`, said: saysForeign + "|" + saysLink},
+		{name: "home: the attacker's directory has calls of premix hot", root: true, plant: `mkdir -p h; ln -s $NEST h/calls; ln -s $NEST h/inplace`,
+			run: recipeOf + `for i in 1 2 3; do PREMIX_HOME=$A/h premix hot -- cat a.in >o || exit 9; cmp a.in o || exit 9; done`},
 
 		// Files that take the place of others.
 		{name: "files: the half written table is a link to a file of the victim's", plant: `ln -s $LOOT $TMPDIR/scan.parquet.tmp`, run: `premix files scan nest -o $TMPDIR/scan.parquet`},

@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/engine/local"
 	"premix/internal/kit/exit"
+	"premix/internal/kit/owner"
 	"premix/internal/kit/problem"
 )
 
@@ -111,6 +112,7 @@ memory are prepared once; each sample then starts from there.
 		Version: longVersion(), // for --version
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return ownHome(cmd) }
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
 	root.PersistentFlags().BoolVar(&a.quiet, "quiet", false, "print no notes, no progress and no summary of a run")
@@ -133,6 +135,21 @@ memory are prepared once; each sample then starts from there.
 		completeValues(root)
 	}
 	return root
+}
+
+// ownHome refuses a PREMIX_HOME to root in which another user could put keys, links and
+// databases of their own; su(1) keeps the variable of the caller. A command of a pipeline is
+// never refused: package calls decides how it starts.
+func ownHome(cmd *cobra.Command) error {
+	home := os.Getenv("PREMIX_HOME")
+	verb := cmd
+	for verb.HasParent() && verb.Parent().HasParent() {
+		verb = verb.Parent()
+	}
+	if home == "" || slices.Contains([]string{"hot", "version", "help", "completion"}, verb.Name()) || cmd.Name() == workVerb {
+		return nil
+	}
+	return owner.Trusted(home)
 }
 
 // arguments requires exactly the arguments in names.

@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"premix/internal/image/snapshotter"
+	"premix/internal/kit/owner"
 	"premix/internal/node"
 )
 
@@ -55,7 +55,10 @@ The config.toml of containerd names it:
 				if o.Record, err = filepath.Abs(o.Record); err != nil {
 					return err
 				}
-				if err := os.MkdirAll(o.Record, 0o755); err != nil {
+				var foreign *owner.Error
+				if err := owner.MkdirAll(o.Record, 0o755); errors.As(err, &foreign) {
+					return err
+				} else if err != nil {
 					return &usageError{err, "give a directory with --record"}
 				}
 			}

@@ -13,6 +13,10 @@ import (
 	"premix/internal/recipe"
 )
 
+// workVerb is the verb that the job of an engine executes. In a container PREMIX_HOME may
+// belong to the owner of the task directory.
+const workVerb = "work"
+
 // taskWork returns the command that an engine's job executes; see package pilot.
 func (a *app) taskWork() *cobra.Command {
 	var (
@@ -22,7 +26,7 @@ func (a *app) taskWork() *cobra.Command {
 		grace  durationFlag
 	)
 	cmd := &cobra.Command{
-		Use:    "work DIR --engine NAME --wave N --index N",
+		Use:    workVerb + " DIR --engine NAME --wave N --index N",
 		Short:  "Run a share of the tasks of a directory, as the job of an engine",
 		Args:   arguments("DIR"),
 		Hidden: true,

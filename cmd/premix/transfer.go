@@ -21,7 +21,12 @@ func (a *app) transferCommand() *cobra.Command {
   premix transfer why peer
 
 premix help transfer has the page about it.`,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return transfer.CheckSilence() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { // in place of root's
+			if err := ownHome(cmd); err != nil {
+				return err
+			}
+			return transfer.CheckSilence()
+		},
 	})
 	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())
 	return cmd

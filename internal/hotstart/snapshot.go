@@ -255,7 +255,7 @@ func (s *Snapshot) save() error {
 
 // newSnapshot makes an empty directory of its own for a snapshot of spec.
 func newSnapshot(store string, spec Spec, namespaces bool) (*Snapshot, error) {
-	if err := os.MkdirAll(store, 0o700); err != nil {
+	if err := owner.MkdirAll(store, 0o700); err != nil {
 		return nil, err
 	}
 	sweep(store)

@@ -111,7 +111,7 @@ func New(spec Spec, opt Options) (*Starter, error) {
 // CheckStore returns an error if snapshots cannot be kept in a directory. It makes the
 // directory if it is missing.
 func CheckStore(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := owner.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	// A snapshot is a process that is going to run as this user.

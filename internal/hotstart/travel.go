@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/owner"
 	"premix/internal/kit/regex"
 )
 
@@ -105,7 +106,7 @@ func Import(store, dir string) (*Snapshot, error) {
 	if err := s.Fingerprint.settle(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(store, 0o700); err != nil {
+	if err := owner.MkdirAll(store, 0o700); err != nil {
 		return nil, err
 	}
 	if store, err = filepath.Abs(store); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"premix/internal/kit/exit"
+	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
 
@@ -166,7 +167,7 @@ const tables = "transfers-*.jsonl"
 
 // Create creates a table in the directory of results dir, and the directory if necessary.
 func Create(dir string, h record.Header) (*record.Writer, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := owner.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	h.Table = "transfer"

@@ -13,6 +13,7 @@ import (
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
 
@@ -63,11 +64,11 @@ func (s *Service) write(e event) error {
 // restore reads the journal of an earlier service.
 func (s *Service) restore() error {
 	for _, dir := range []string{"", "queries", "results"} {
-		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
+		if err := owner.MkdirAll(s.path(dir), 0o700); err != nil {
 			return err
 		}
 	}
-	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"premix/internal/engine/local"
+	"premix/internal/kit/owner"
 )
 
 // fence decides whether a worker may still write. It is first asked when the worker
@@ -41,7 +42,7 @@ func (f *fence) check() error {
 
 // sign writes the worker's number into its lock, for the dispatcher.
 func (f *fence) sign() error {
-	lock, err := os.OpenFile(f.d.Lock(f.worker.SeatName()), os.O_WRONLY|os.O_APPEND, 0)
+	lock, err := owner.OpenFile(f.d.Lock(f.worker.SeatName()), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}

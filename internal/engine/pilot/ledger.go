@@ -13,6 +13,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/lines"
+	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
 
@@ -226,7 +227,7 @@ func (l *ledger) append(entries ...*Entry) (err error) {
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	if l.file == nil {
-		if l.file, err = os.OpenFile(l.path, os.O_RDWR|os.O_CREATE, 0o644); err != nil {
+		if l.file, err = owner.OpenFile(l.path, os.O_RDWR|os.O_CREATE, 0o644); err != nil {
 			return err
 		}
 	}

@@ -865,7 +865,7 @@ func (q *Queue) punches() (bool, error) {
 	if err != nil || len(logs) == 0 {
 		return false, err
 	}
-	f, err := os.OpenFile(logs[0], os.O_WRONLY, 0)
+	f, err := owner.OpenFile(logs[0], os.O_WRONLY, 0)
 	if err != nil {
 		return false, err
 	}

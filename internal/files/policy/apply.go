@@ -18,6 +18,7 @@ import (
 	"premix/internal/files"
 	"premix/internal/files/content"
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/owner"
 )
 
 // ApplyOptions configure how a policy is applied.
@@ -98,7 +99,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 			return nil, &JournalError{j.dir, "cannot be written", "free space on its disk, or name another one: --journal DIR", err}
 		}
 	}
-	f, err := os.Open(path)
+	f, err := owner.OpenFile(path, os.O_RDONLY, 0) // it deletes files
 	if err != nil {
 		return nil, &JournalError{j.dir, "cannot be read", "", err}
 	}

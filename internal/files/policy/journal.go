@@ -201,14 +201,14 @@ func openJournal(dir string) (j *journal, err error) {
 	if u, err := user.Current(); err == nil {
 		j.user = u.Username
 	}
-	if j.lock, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if j.lock, err = owner.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o664); err != nil {
 		return nil, bad("cannot be written", err)
 	}
 	if err := lock.Take(j.lock, lock.Exclusive); err != nil {
 		j.lock.Close()
 		return nil, &JournalError{dir, "is in use by another premix", "wait until it has ended", nil}
 	}
-	if j.audit, err = os.OpenFile(filepath.Join(dir, auditFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666); err != nil {
+	if j.audit, err = owner.OpenFile(filepath.Join(dir, auditFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o664); err != nil {
 		j.lock.Close()
 		return nil, bad("cannot be written", err)
 	}

@@ -192,7 +192,7 @@ func openDir() (string, error) {
 	for _, sub := range []string{"forms", "patterns"} {
 		path := filepath.Join(dir, sub)
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			if err := os.MkdirAll(path, 0o700); err != nil {
+			if err := owner.MkdirAll(path, 0o700); err != nil {
 				return "", err
 			}
 		}

@@ -239,8 +239,14 @@ func Named(dir string) error {
 func Directory(dir string) error { return directory(dir, 0o002) }
 
 // Private refuses dir unless it is a directory, not a symbolic link to one, whose owner is
-// trusted and to which no other user can write.
-func Private(dir string) error { return directory(dir, 0o022) }
+// trusted and to which no other user can write. It refuses it to root also where [Trusted]
+// does: another user could put another directory in its place.
+func Private(dir string) error {
+	if err := directory(dir, 0o022); err != nil {
+		return err
+	}
+	return Trusted(dir)
+}
 
 func directory(dir string, forbidden uint32) error {
 	var st unix.Stat_t

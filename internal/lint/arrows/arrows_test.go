@@ -30,7 +30,7 @@ type layer struct {
 var layers = map[string]layer{
 	"watch": {},
 	"watch/series": {
-		imports: []string{"kit/beneath", "watch", "record", "kit/parquetparts"},
+		imports: []string{"kit/owner", "kit/beneath", "watch", "record", "kit/parquetparts"},
 		modules: []string{"github.com/klauspost/compress", "github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"watch/explain": {
@@ -201,7 +201,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3", "lukechampine.com/blake3"},
 	},
 	"transfer": {
-		imports: []string{"record"},
+		imports: []string{"kit/owner", "record"},
 	},
 	"transfer/choose": {
 		imports: []string{"kit/beneath", "transfer", "transfer/link", "transfer/peer", "transfer/stream", "transfer/testbed"},
@@ -215,7 +215,7 @@ var layers = map[string]layer{
 		modules: []string{"gonum.org/v1/gonum"},
 	},
 	"transfer/summary": {
-		imports: []string{"kit/htmlpage", "kit/outputs", "kit/beneath", "transfer", "transfer/stats", "record"},
+		imports: []string{"kit/htmlpage", "kit/outputs", "kit/beneath", "transfer", "transfer/stats", "record", "kit/owner"},
 		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"transfer/capture": {
@@ -231,7 +231,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"transfer/testbed": {
-		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/capture", "record"},
+		imports: []string{"kit/owner", "kit/beneath", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"report": {
@@ -253,7 +253,7 @@ var layers = map[string]layer{
 	},
 	"engine/pilot": {
 		// Its tests execute a spawner, which is their own binary.
-		imports: []string{"kit/beneath", "engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
+		imports: []string{"kit/owner", "kit/beneath", "engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
 		imports: []string{"kit/bounded", "kit/beneath", "kit/cgroup", "engine", "engine/local", "engine/pilot", "engine/queue", "engine/slurm", "engine/spawn", "record", "kit/owner"},
@@ -324,7 +324,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"kit/htmlpage", "kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/search", "record"},
+		imports: []string{"kit/htmlpage", "kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/search", "record", "kit/owner"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {
@@ -345,7 +345,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"replay/results": {
-		imports: []string{"kit/htmlpage", "kit/beneath", "replay/simulate", "replay/machine", "replay/trace", "record"},
+		imports: []string{"kit/htmlpage", "kit/beneath", "replay/simulate", "replay/machine", "replay/trace", "record", "kit/owner"},
 	},
 	"replay/scheduling": {
 		imports: []string{"kit/problem", "replay/simulate", "replay/machine", "replay/freecapacity", "replay/trace"},

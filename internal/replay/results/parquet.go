@@ -3,10 +3,10 @@ package results
 import (
 	"fmt"
 	"iter"
-	"os"
 	"path/filepath"
 	"time"
 
+	"premix/internal/kit/owner"
 	"premix/internal/record"
 	"premix/internal/replay/simulate"
 	"premix/internal/replay/trace"
@@ -61,7 +61,7 @@ type Point struct {
 
 // WriteParquet writes jobs.parquet, policies.parquet and curves.parquet into a directory.
 func (r *Results) WriteParquet(dir string, charge Charger) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := owner.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
 	if err := record.ToParquet(filepath.Join(dir, "jobs.parquet"), r.jobs(charge)); err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/outputs"
+	"premix/internal/kit/owner"
 	"premix/internal/kit/quantile"
 	"premix/internal/record"
 	"premix/internal/transfer"
@@ -237,7 +237,7 @@ func (r *Report) Write() (page string, err error) {
 		return "", err
 	}
 	dir := filepath.Join(r.dir, "figures")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := owner.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
 	for _, f := range figures {

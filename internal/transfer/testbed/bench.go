@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"premix/internal/kit/exit"
+	"premix/internal/kit/owner"
 	"premix/internal/record"
 	"premix/internal/transfer"
 	"premix/internal/transfer/capture"
@@ -205,7 +206,7 @@ func (b *Bench) startCapture(id string) (s capture.Source, begin time.Time, err 
 }
 
 func (b *Bench) directories(ctx context.Context) (err error) {
-	if err := os.MkdirAll(b.l.Directory, 0o755); err != nil {
+	if err := owner.MkdirAll(b.l.Directory, 0o755); err != nil {
 		return &SetupError{"the directory here can't be made", "give another directory:", err}
 	}
 	if b.local, err = os.MkdirTemp(b.l.Directory, "premix-bench-"); err != nil {

@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/owner"
 )
 
 // Schedule defines when rounds begin: at times of the day, local time, for a number of
@@ -75,10 +78,10 @@ func Begun(dir string, now time.Time) (time.Time, error) {
 	if text, err = json.Marshal(v); err != nil {
 		return now, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := owner.MkdirAll(dir, 0o755); err != nil {
 		return now, err
 	}
-	return now, os.WriteFile(path, append(text, '\n'), 0o644)
+	return now, beneath.Replace(path, 0o644, beneath.Durable, append(text, '\n'))
 }
 
 // Wait returns at a time by the wall clock. It checks the clock at least once a minute,

@@ -15,6 +15,7 @@ import (
 
 	"premix/internal/kit/exit"
 	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
 	"premix/internal/watch"
 )
 
@@ -481,7 +482,7 @@ const dirMode = 0o750
 // makeDirs makes the directories of a database. It corrects the modes of directories that
 // earlier versions made.
 func makeDirs(dir string) error {
-	if err := os.MkdirAll(dir, dirMode); err != nil {
+	if err := owner.MkdirAll(dir, dirMode); err != nil {
 		return err
 	}
 	for _, sub := range []string{"journal", "segments", "tasks", "events", "tmp"} {
@@ -515,7 +516,7 @@ func Open(dir string, opt Options) (_ *DB, err error) {
 	db := &DB{dir: dir, opt: opt, seed: maphash.MakeSeed(), index: make(map[uint64][]*memSeries), wake: make(chan struct{}, 1)}
 	db.changed = sync.NewCond(&db.mu)
 	db.files = newFiles(&db.known)
-	if db.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if db.lock, err = owner.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -315,7 +315,7 @@ func (s *source) record() ([]byte, error) {
 var errNotFASTQ = errors.New("records of several lines")
 
 // Kind describes the properties of a file that its placeholders have too: packing,
-// format, and the digest of a header. With plain, the packing does not count.
+// format, the digest of a header, and the marks of reads. With plain, the packing does not count.
 func Kind(path string, plain bool) (string, error) {
 	s, err := open(path)
 	if err != nil {
@@ -333,11 +333,46 @@ func Kind(path string, plain bool) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
+	if s.format == formatFASTQ || s.format == formatFASTA {
+		marks, err := s.marks()
+		if err != nil && !errors.Is(err, errNotFASTQ) && !errors.Is(err, errLarge) {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		return kind + marks, nil
+	}
 	if len(h) > 0 {
 		sum := blake3.Sum256(h)
 		kind += " with header " + hex.EncodeToString(sum[:6])
 	}
 	return kind, nil
+}
+
+// marks describes the first reads in the properties that both placeholders take from them.
+func (s *source) marks() (string, error) {
+	records, err := s.records()
+	var lower, carriage, other, named bool
+	for _, r := range records {
+		carriage = carriage || bytes.Contains(r, []byte("\r\n"))
+		lines := bytes.Split(bytes.TrimRight(bytes.ReplaceAll(r, []byte("\r"), nil), "\n"), []byte("\n"))
+		if s.format == formatFASTQ {
+			named = named || len(lines[2]) > 1
+			lines = lines[:2]
+		}
+		for _, line := range lines[1:] {
+			lower = lower || bytes.ContainsAny(line, "acgtnu")
+			other = other || len(bytes.Trim(line, "ACGTNacgtn")) > 0
+		}
+	}
+	var text string
+	for _, mark := range []struct {
+		has  bool
+		name string
+	}{{lower, "small letters"}, {carriage, "carriage returns"}, {other, "letters other than ACGTN"}, {named, "names in the third line"}} {
+		if mark.has {
+			text += ", " + mark.name
+		}
+	}
+	return text, err
 }
 
 // Varied reports whether two placeholders of a Kind differ in all properties by which tools

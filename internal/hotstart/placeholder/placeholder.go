@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
@@ -22,6 +23,9 @@ const (
 	maxWhole = 64 << 20
 	partSize = 64 << 10
 )
+
+// copies is the number of reads in one of the placeholders of a file with one read.
+const copies = 50
 
 // Make writes a placeholder for the file real to a new file. number, 0 or 1, chooses
 // between two placeholders with different content. With plain, the placeholder is not
@@ -67,10 +71,14 @@ func (s *source) part(number int) ([]byte, error) {
 	switch n := len(records) / 2; {
 	case len(records) > 1 && number == 0:
 		chosen = records[n:]
+	case len(records) > 1 && reads:
+		chosen = records[:1] // a tool may count them
 	case len(records) > 1:
 		for i := 0; i < n; i += 2 {
 			chosen = append(chosen, records[i])
 		}
+	case len(records) == 1 && reads && number == 0 && len(records[0]) < partSize:
+		chosen = slices.Repeat([][]byte{endLine(s.format, records[0])}, copies)
 	case len(records) == 1 && reads:
 		chosen = records
 	case len(records) == 1 && len(header) > 0 && number == 1:
@@ -121,12 +129,13 @@ func endLine(f format, line []byte) []byte {
 // shorten returns record i of FASTQ or FASTA without some of its last letters.
 func shorten(f format, record []byte, number, i int) []byte {
 	n := 1 + i%5 + 4*number
-	lines := bytes.Split(bytes.TrimRight(record, "\r\n"), []byte("\n"))
+	lines := bytes.Split(bytes.TrimRight(record, "\n"), []byte("\n"))
 	var b bytes.Buffer
 	last := len(lines) - 1
 	unknown := i%2 == 0
 	for i, line := range lines {
-		line = bytes.TrimRight(line, "\r")
+		line, end := bytes.TrimRight(line, "\r"), line
+		end = end[len(line):] // kindOfReads has it
 		if i == 0 && number == 1 && len(line) > 1 {
 			line = otherName(line)
 		}
@@ -140,6 +149,7 @@ func shorten(f format, record []byte, number, i int) []byte {
 			line = bytes.Repeat([]byte{'h'}, len(line)) // of scales that begin at 33 and at 64
 		}
 		b.Write(line)
+		b.Write(end)
 		b.WriteByte('\n')
 	}
 	return b.Bytes()

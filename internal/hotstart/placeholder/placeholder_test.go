@@ -252,3 +252,44 @@ func FuzzMake(f *testing.F) {
 		}
 	})
 }
+
+// TestMarks has files with reads whose kinds differ, and whose placeholders do not.
+func TestMarks(t *testing.T) {
+	const plain = "@r1\nACGT\n+\nIIII\n@r2\nACGTACGT\n+\nIIIIIIII\n"
+	for name, c := range map[string]struct{ text, want string }{
+		"plain":            {plain, "FASTQ"},
+		"other names":      {strings.ReplaceAll(plain, "@r", "@c:9:x y/"), "FASTQ"},
+		"small letters":    {strings.Replace(plain, "ACGTACGT", "ACGTacgt", 1), "FASTQ, small letters"},
+		"carriage returns": {strings.ReplaceAll(plain, "\n", "\r\n"), "FASTQ, carriage returns"},
+		"RNA":              {strings.ReplaceAll(plain, "T", "U"), "FASTQ, letters other than ACGTN"},
+		"names again":      {strings.Replace(plain, "\n+\n", "\n+r1\n", 1), "FASTQ, names in the third line"},
+		"FASTA":            {">s\nACGT\nAcGT\n", "FASTA, small letters"},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Kind(path, false)
+		if err != nil || got != c.want || !Varied(got) {
+			t.Errorf("%s: kind %q, %v, want %q", name, got, err, c.want)
+		}
+		var counts [2]int
+		for number := range 2 {
+			to := fmt.Sprint(path, number)
+			if _, err := Make(path, to, number, false); err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			counts[number] = bytes.Count(b, []byte("\n"))
+			if bytes.Contains(b, []byte("\r")) != strings.Contains(c.text, "\r") {
+				t.Errorf("%s: placeholder %d has other ends of lines: %q", name, number, b)
+			}
+		}
+		if c.text[0] == '>' && counts[0] <= counts[1] {
+			t.Errorf("%s: the placeholders have %d and %d lines", name, counts[0], counts[1])
+		}
+	}
+}

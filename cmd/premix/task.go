@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,6 +42,7 @@ type batchFlags struct {
 	memory  memoryFlag
 	timeout durationFlag
 	growth  float64
+	held    []string // resources
 	names   []string // of the flags
 }
 
@@ -60,6 +62,7 @@ func (b *batchFlags) register(cmd *cobra.Command) {
 	f.IntVar(&b.batch.Retries, "retries", 0, "further tries of a failed task")
 	f.Var(&b.cores, "task-cores", "cores of a task (default: 1)")
 	f.Var(&b.memory, "task-memory", "memory of a task, as in 2G: it is counted, and limited if possible")
+	f.StringSliceVar(&b.held, "task-resource", nil, "resources of a task, as in gpu=1")
 	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after a try that ran out of memory")
 	f.Var(&b.timeout, "timeout", "longest time of a try, as in 2h")
 	f.StringVar(&b.batch.Files, "files", "", "directory for one file of output per task, in place of a few files for all")
@@ -89,6 +92,13 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	}
 	b.batch.Cores, b.batch.Memory, b.batch.Timeout = int(b.cores), int64(b.memory), time.Duration(b.timeout)
 	b.batch.Growth = b.growth
+	if len(b.held) > 0 {
+		r, err := queue.ParseResources(strings.Join(b.held, ","))
+		if err != nil {
+			return nil, &usageError{fmt.Errorf("--task-resource: %w", err), "write it as in --task-resource gpu=1"}
+		}
+		b.batch.Resources = r.String()
+	}
 	switch b.format {
 	case "lines", "jsonl", "csv", "tsv":
 		b.input.Format = queue.Format(b.format)

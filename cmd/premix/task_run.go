@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,7 @@ func (a *app) taskRun() *cobra.Command {
 		cores  countFlag
 		budget memoryFlag
 		pin    string
+		owned  []string
 		stay   bool
 		flags  batchFlags
 		engine engineFlags
@@ -53,12 +55,18 @@ succeeded.`,
 			if given := flags.given(cmd.Flags()); len(args) == 0 && len(given) > 0 {
 				return &usageError{fmt.Errorf("--%s is for tasks that are submitted, and there is no FILE", given[0]), "give the FILE, or leave out the option: submitted tasks have their own values"}
 			}
+			if len(owned) > 0 {
+				var err error
+				if o.Resources, err = queue.ParseResources(strings.Join(owned, ",")); err != nil {
+					return &usageError{fmt.Errorf("--resource: %w", err), "write it as in --resource gpu=4"}
+				}
+			}
 			eng, err := engine.open(&packed)
 			if err != nil {
 				return err
 			}
-			if eng != nil && (jobs > 0 || cores > 0 || budget > 0 || pin != "") {
-				return &usageError{errors.New("--jobs, --cores, --memory and --pin are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
+			if eng != nil && (len(owned) > 0 || jobs > 0 || cores > 0 || budget > 0 || pin != "") {
+				return &usageError{errors.New("--jobs, --cores, --memory, --resource and --pin are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			if stay {
 				if len(args) > 0 && args[0] == "-" {
@@ -118,6 +126,7 @@ succeeded.`,
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: as many as the cores hold)")
 	f.Var(&cores, "cores", "cores for all tasks together (default: all of the machine, or --jobs if that is more)")
 	f.Var(&budget, "memory", "memory for all tasks together, as in 16G (default: all)")
+	f.StringSliceVar(&owned, "resource", nil, "resources that tasks hold, as in gpu=4; each task gets ids of its own")
 	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "do not end processes that tasks leave in sessions of their own")

@@ -54,6 +54,18 @@ def test_result(queue: premix.Queue, tmp_path: Path) -> None:
         assert not listed.running() and not listed.cancel()
 
 
+def test_resources_and_input(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("from a file")
+    with premix.Queue(tmp_path / "tasks", resources={"gpu": 2}) as queue:
+        futures = queue.map(["echo $CUDA_VISIBLE_DEVICES; sleep 0.2"] * 4, resources={"gpu": 1})
+        both = queue.submit("echo $CUDA_VISIBLE_DEVICES", resources={"gpu": 2})
+        read = queue.submit("cat", cwd=tmp_path, stdin="in.txt")
+        ids = {f.result(timeout=LIMIT).stdout for f in futures}
+        assert ids <= {b"0\n", b"1\n"}
+        assert sorted(both.result(timeout=LIMIT).stdout.split()[0].split(b",")) == [b"0", b"1"]
+        assert read.result(timeout=LIMIT).stdout == b"from a file"
+
+
 def test_diamond(queue: premix.Queue, tmp_path: Path) -> None:
     with queue:
         top = queue.submit("test -e go && echo 1 >top", cwd=tmp_path, retries=0, stdout=tmp_path / "top.out")

@@ -168,3 +168,21 @@ func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the hint for the user.
 func (e *BudgetError) Hint() string { return e.Way }
+
+// ResourceError reports that premix was given fewer GPUs than its tasks are to have.
+type ResourceError struct {
+	Name          string
+	Number, There int
+}
+
+func (e *ResourceError) Error() string {
+	return fmt.Sprintf("--resource %s=%d: %s has %d", e.Name, e.Number, gpuVariable, e.There)
+}
+
+// ExitCode implements exit.Coded.
+func (*ResourceError) ExitCode() exit.Code { return exit.Usage }
+
+// Hint returns the hint for the user.
+func (e *ResourceError) Hint() string {
+	return fmt.Sprintf("give --resource %s=%d, or unset %s", e.Name, e.There, gpuVariable)
+}

@@ -19,18 +19,19 @@ import (
 
 // TaskOptions are the settings for tasks without a recipe.
 type TaskOptions struct {
-	Queue    *queue.Queue
-	Binary   string       // premix, to be executed as the spawner; "" for this one
-	Worker   string       // "" for the local one
-	Share    [][2]int     // tasks to run, as first and last numbers of ranges; nil: all
-	Until    time.Time    // no more tasks are started then; zero: whenever
-	Fence    func() error // whether this worker may still write; nil: it may. See [ErrDrain]
-	Jobs     int          // tasks at a time; 0: as many as the cores hold
-	Cores    int          // that tasks take together; 0: the machine's, or Jobs if that is more
-	Memory   int64        // budget in bytes; 0: the machine's
-	Grace    time.Duration
-	FailFast bool
-	Pin      Pin
+	Queue     *queue.Queue
+	Binary    string          // premix, to be executed as the spawner; "" for this one
+	Worker    string          // "" for the local one
+	Share     [][2]int        // tasks to run, as first and last numbers of ranges; nil: all
+	Until     time.Time       // no more tasks are started then; zero: whenever
+	Fence     func() error    // whether this worker may still write; nil: it may. See [ErrDrain]
+	Jobs      int             // tasks at a time; 0: as many as the cores hold
+	Cores     int             // that tasks take together; 0: the machine's, or Jobs if that is more
+	Memory    int64           // budget in bytes; 0: the machine's
+	Resources queue.Resources // that tasks hold besides cores and memory
+	Grace     time.Duration
+	FailFast  bool
+	Pin       Pin
 	// KeepDaemons lets processes live on that a task leaves behind outside of its process
 	// group. Otherwise they end with it, where there are cgroups.
 	KeepDaemons bool
@@ -88,6 +89,7 @@ type scheduler struct {
 	slots    int // tasks at a time
 	capacity int // cores that tasks take together
 	budget   int64
+	pools    *pools
 	seen     []hierarchy
 	groups   *cgroups
 
@@ -116,6 +118,7 @@ type ways struct{ failed, stopped, interrupted string }
 type activeTask struct {
 	*queue.Task
 	group *group
+	held  map[string][]string // ids of resources
 
 	// Of spawners.
 	in    *runner
@@ -155,6 +158,9 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *Summary, err error) {
 			return nil, err
 		}
 	}
+	if s.pools, err = newPools(o.Resources); err != nil {
+		return nil, err
+	}
 	l := &spawners{scheduler: s, runners: make(map[*runner]bool), suspects: make(map[int]*suspect)}
 	if l.pins, err = newPins(o.Pin); err != nil {
 		return nil, err
@@ -175,7 +181,7 @@ func newScheduler(o TaskOptions, p *progress, seen []hierarchy) *scheduler {
 	if o.Grace == 0 {
 		o.Grace = Grace
 	}
-	return &scheduler{o: o, q: o.Queue, recipe: o.Queue.Recipe(), progress: p, seen: seen, active: make(map[uint64]*activeTask),
+	return &scheduler{o: o, q: o.Queue, recipe: o.Queue.Recipe(), progress: p, seen: seen, pools: &pools{}, active: make(map[uint64]*activeTask),
 		events: make(chan func() []*record.Task, 64), begun: time.Now()}
 }
 
@@ -196,6 +202,7 @@ func (s *scheduler) run(ctx context.Context, l launcher) (*Summary, error) {
 		opened := err == nil
 		if opened {
 			s.p = s.q.Picker(s.o.Share)
+			s.p.Passes = func(t *queue.Task) bool { return !s.pools.has(t) }
 			s.begun = time.Now()
 			s.work()
 			s.ended = time.Now()
@@ -452,6 +459,9 @@ func (s *scheduler) start(t *queue.Task) {
 	s.cores += t.Cores
 	s.memory += t.Memory
 	f := s.tooLarge(t)
+	if f == nil {
+		a.held = s.pools.take(t)
+	}
 	if f == nil && (t.Memory > 0 || s.recipe != "") {
 		var err error
 		if a.group, err = s.groups.add(fmt.Sprintf("%d.%d", t.Number, t.Try), limits{memory: t.Memory, threads: t.Cores}); err != nil {
@@ -483,6 +493,7 @@ func (s *scheduler) release(a *activeTask) {
 	delete(s.active, a.ID())
 	s.cores -= a.Cores
 	s.memory -= a.Memory
+	s.pools.release(a.held)
 }
 
 // record begins the record of a try.
@@ -505,7 +516,7 @@ func (s *scheduler) fits(t *queue.Task) bool {
 	if n := s.l.ahead(t); n > 0 {
 		return len(s.active) < s.slots+n
 	}
-	return len(s.active) < s.slots && s.cores+t.Cores <= s.capacity && s.memory+t.Memory <= s.budget
+	return len(s.active) < s.slots && s.cores+t.Cores <= s.capacity && s.memory+t.Memory <= s.budget && s.pools.has(t)
 }
 
 // tooLarge returns the reason why a task can never start here, or nil.
@@ -516,7 +527,7 @@ func (s *scheduler) tooLarge(t *queue.Task) *failure {
 	case t.Memory > s.budget:
 		return &failure{record.CauseStart, fmt.Sprintf("the task needs %s of memory and there are %s", units.Size(t.Memory), units.Size(s.budget)), "ask for less memory, or give more with --memory"}
 	}
-	return nil
+	return s.pools.lacks(t)
 }
 
 // settle makes records durable.

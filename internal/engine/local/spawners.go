@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -104,7 +105,7 @@ func (s *spawners) hand() {
 // light reports whether a task takes one core and nothing else: many light tasks may be
 // handed over ahead.
 func (s *spawners) light(t *queue.Task) bool {
-	return t.Cores == 1 && t.Memory == 0 && s.pins == nil && s.suspects[t.Number] == nil
+	return t.Cores == 1 && t.Memory == 0 && t.Resources == "" && s.pins == nil && s.suspects[t.Number] == nil
 }
 
 // ahead returns how many tasks are handed over ahead.
@@ -123,7 +124,7 @@ func (s *spawners) start(a *activeTask) {
 		s.heavy++
 	}
 	out, errs := t.Spec.Files(t.Files, t.Number)
-	st := spawn.Task{ID: t.ID(), Argv: t.Argv, Env: t.Environ(), Dir: t.Dir, Stdout: out, Stderr: errs, Timeout: t.Timeout, Grace: s.o.Grace}
+	st := spawn.Task{ID: t.ID(), Argv: t.Argv, Env: append(t.Environ(), s.pools.environ(a.held)...), Dir: t.Dir, Stdin: t.Input(), Stdout: out, Stderr: errs, Timeout: t.Timeout, Grace: s.o.Grace}
 	if t.Argv == nil {
 		st.Shell = t.Command
 		if argv, ok := queue.Direct(t.Command); ok && len(t.Env) == 0 {
@@ -213,7 +214,9 @@ func (s *spawners) result(a *activeTask, r *spawn.Result) *record.Task {
 func (s *spawners) verdict(a *activeTask, r *spawn.Result) *failure {
 	if r.Errno != 0 {
 		f := &failure{cause: record.CauseStart, text: fmt.Sprintf("the command cannot %s: %v", r.At, r.Errno)}
-		if errors.Is(r.Errno, fs.ErrNotExist) && len(a.Argv) > 0 {
+		if _, err := os.Stat(a.Input()); a.Input() != "" && err != nil {
+			f.hint = "stdin of the task names the file " + a.Input()
+		} else if errors.Is(r.Errno, fs.ErrNotExist) && len(a.Argv) > 0 {
 			f.hint = fmt.Sprintf("install %s, or put its directory on PATH", a.Argv[0])
 		}
 		return f

@@ -250,6 +250,8 @@ type given struct {
 	Retries       *int              `json:"retries"`
 	Growth        float64           `json:"growth"`
 	Array         string            `json:"array"`
+	Resources     Resources         `json:"resources"`
+	Stdin         string            `json:"stdin"`
 	Stdout        string            `json:"stdout"`
 	Stderr        string            `json:"stderr"`
 	Intermediates []string          `json:"intermediates"`
@@ -306,8 +308,11 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	} else if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		wrong("more stands behind the task: a line has one")
 	}
-	s := &Spec{Name: g.Name, Env: g.Env, Stdout: g.Stdout, Stderr: g.Stderr, Intermediates: g.Intermediates,
-		Options: Options{Group: g.Group, Dir: g.Cwd, Cores: g.Cores, Priority: g.Priority, Growth: g.Growth}}
+	s := &Spec{Name: g.Name, Env: g.Env, Stdin: g.Stdin, Stdout: g.Stdout, Stderr: g.Stderr, Intermediates: g.Intermediates,
+		Options: Options{Group: g.Group, Dir: g.Cwd, Cores: g.Cores, Priority: g.Priority, Growth: g.Growth, Resources: g.Resources.String()}}
+	if err := g.Resources.check(); err != nil {
+		wrong("resources: %v", err)
+	}
 	if g.Cwd != "" && !strings.HasPrefix(g.Cwd, "/") {
 		wrong("cwd %q is not absolute", g.Cwd)
 	}

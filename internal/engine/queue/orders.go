@@ -30,21 +30,22 @@ type Order struct {
 	User  string    `json:"user,omitempty"`
 
 	// Of a batch.
-	First    int     `json:"first,omitempty"` // number of its first task
-	Tasks    int     `json:"tasks,omitempty"`
-	Offset   int64   `json:"offset,omitempty"` // in tasks.jsonl
-	Bytes    int64   `json:"bytes,omitempty"`
-	Digest   string  `json:"digest,omitempty"` // of group, directory and those bytes, SHA-256
-	Groups   []Group `json:"groups,omitempty"` // in the order in which its tasks name them
-	Dir      string  `json:"dir,omitempty"`
-	Cores    int     `json:"cores,omitempty"`
-	Memory   int64   `json:"memory,omitempty"`
-	Priority int     `json:"priority,omitempty"`
-	Timeout  float64 `json:"timeout,omitempty"` // seconds
-	Retries  int     `json:"retries,omitempty"`
-	Growth   float64 `json:"growth,omitempty"`
-	Files    string  `json:"files,omitempty"` // directory for a file a task
-	Held     bool    `json:"held,omitempty"`  // its tasks are
+	First     int     `json:"first,omitempty"` // number of its first task
+	Tasks     int     `json:"tasks,omitempty"`
+	Offset    int64   `json:"offset,omitempty"` // in tasks.jsonl
+	Bytes     int64   `json:"bytes,omitempty"`
+	Digest    string  `json:"digest,omitempty"` // of group, directory and those bytes, SHA-256
+	Groups    []Group `json:"groups,omitempty"` // in the order in which its tasks name them
+	Dir       string  `json:"dir,omitempty"`
+	Cores     int     `json:"cores,omitempty"`
+	Memory    int64   `json:"memory,omitempty"`
+	Priority  int     `json:"priority,omitempty"`
+	Timeout   float64 `json:"timeout,omitempty"` // seconds
+	Retries   int     `json:"retries,omitempty"`
+	Growth    float64 `json:"growth,omitempty"`
+	Resources string  `json:"resources,omitempty"`
+	Files     string  `json:"files,omitempty"` // directory for a file a task
+	Held      bool    `json:"held,omitempty"`  // its tasks are
 
 	// Of the others, and Retries of orderBegin: first task, last task, last try before the order.
 	Which [][3]int `json:"which,omitempty"`
@@ -58,7 +59,7 @@ type Group struct {
 
 func (o *Order) options() Options {
 	opts := Options{Dir: o.Dir, Cores: o.Cores, Memory: o.Memory, Priority: o.Priority,
-		Timeout: time.Duration(o.Timeout * float64(time.Second)), Retries: o.Retries, Growth: o.Growth}
+		Timeout: time.Duration(o.Timeout * float64(time.Second)), Retries: o.Retries, Growth: o.Growth, Resources: o.Resources}
 	if len(o.Groups) > 0 {
 		opts.Group = o.Groups[0].Name
 	}

@@ -17,6 +17,10 @@ import (
 // groups with tasks of this priority the group with the least core time. A task that failed
 // comes before the tasks of its group and priority that have not run.
 type Picker struct {
+	// Passes reports whether other tasks may start before a task that does not fit, because it
+	// waits for something that they do not take. nil: they may not.
+	Passes func(*Task) bool
+
 	q      *Queue
 	share  [][2]int     // nil: all
 	lanes  [][]*lane    // by group; the highest priority first
@@ -194,23 +198,53 @@ func (l *lane) pop() {
 	}
 }
 
-// Next returns the task to run next, or nil if none can start now. It calls fits once, with
-// the first task in order, to ask whether it can start; if not, the task stays where it is.
+// Next returns the task to run next, or nil if none can start now. It calls fits with the
+// first task in order, to ask whether it can start; if not, the task stays where it is, and
+// Next goes on with the tasks that pass it.
 func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
 	entries := p.q.entries()
 	var best *lane
-	number, group := 0, -1
+	var number, group int
+	for passed := []*lane(nil); ; passed = append(passed, best) {
+		if best, number, group = p.first(entries, passed); best == nil {
+			return nil, nil
+		}
+		if t, err = p.q.task(number, &entries[number-1]); err != nil {
+			return nil, err
+		}
+		if fits(t) {
+			break
+		}
+		if p.Passes == nil || !p.Passes(t) {
+			return nil, nil
+		}
+	}
+	best.pop()
+	h := Held{Cores: t.Cores, Memory: t.Memory, group: group, charge: float64(t.Cores) * 0.001}
+	p.active[number] = h
+	p.charge(group, h.charge)
+	return t, nil
+}
+
+// first returns the lane whose head comes first, of the lanes that are not passed, with the
+// head's task and group.
+func (p *Picker) first(entries []entry, passed []*lane) (best *lane, number, group int) {
+	group = -1
 	for g := range p.lanes {
 		if len(p.lanes[g]) == 0 || !p.ready(g) {
 			continue
 		}
-		for len(p.lanes[g]) > 0 {
-			l := p.lanes[g][0]
+		for i := 0; i < len(p.lanes[g]); {
+			l := p.lanes[g][i]
 			task, ok := p.clean(l, entries)
 			if !ok {
-				p.lanes[g] = p.lanes[g][1:]
+				p.lanes[g] = slices.Delete(p.lanes[g], i, i+1)
+				continue
+			}
+			if slices.Contains(passed, l) {
+				i++
 				continue
 			}
 			if best == nil || p.before(g, l, group, best) {
@@ -219,20 +253,7 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 			break
 		}
 	}
-	if best == nil {
-		return nil, nil
-	}
-	if t, err = p.q.task(number, &entries[number-1]); err != nil {
-		return nil, err
-	}
-	if !fits(t) {
-		return nil, nil
-	}
-	best.pop()
-	h := Held{Cores: t.Cores, Memory: t.Memory, group: group, charge: float64(t.Cores) * 0.001}
-	p.active[number] = h
-	p.charge(group, h.charge)
-	return t, nil
+	return best, number, group
 }
 
 // Last reports whether no task waits that was not picked.

@@ -706,6 +706,14 @@ func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.W
 	return length, err
 }
 
+// Input returns the file that is the task's standard input; "" for none.
+func (s *Spec) Input() string {
+	if s.Stdin == "" || filepath.IsAbs(s.Stdin) {
+		return s.Stdin
+	}
+	return filepath.Join(s.Dir, s.Stdin)
+}
+
 // Files returns the task's own files for standard output and standard error, each "" if it
 // goes to the log. dir is the directory of its batch.
 func (s *Spec) Files(dir string, task int) (stdout, stderr string) {

@@ -22,6 +22,7 @@ type Spec struct {
 	Options
 	Env           map[string]string
 	Name          string
+	Stdin         string   // file to read, relative to its directory; empty: none
 	Stdout        string   // file of its own, relative to its directory; empty: the log
 	Stderr        string   // the same
 	Intermediates []string // removed when no later group needs them
@@ -43,6 +44,9 @@ type Options struct {
 	Retries  int           // tries after a failure
 	Growth   float64       // of memory after a try that ran out of it; 0: engine.Growth
 	Pure     bool          // Retries is set, even if to 0
+
+	// Resources that the task holds besides cores and memory, as [Resources.String] writes them.
+	Resources string
 }
 
 // wire is a Spec as JSON. Command comes last: a line that begins with it has nothing
@@ -58,6 +62,8 @@ type wire struct {
 	Retries       *int              `json:"retries,omitempty"`
 	Growth        float64           `json:"growth,omitempty"`
 	Env           map[string]string `json:"env,omitempty"`
+	Resources     string            `json:"resources,omitempty"`
+	Stdin         string            `json:"stdin,omitempty"`
 	Stdout        string            `json:"stdout,omitempty"`
 	Stderr        string            `json:"stderr,omitempty"`
 	Intermediates []string          `json:"intermediates,omitempty"`
@@ -76,7 +82,7 @@ type wire struct {
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
-	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == "" && s.Ask == ""
+	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdin == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == "" && s.Ask == ""
 }
 
 // append appends the line of a spec.
@@ -85,7 +91,7 @@ func (s *Spec) append(b []byte) ([]byte, error) {
 		return append(appendString(append(b, plain[:len(plain)-1]...), s.Command), '}', '\n'), nil
 	}
 	w := wire{Name: s.Name, Group: s.Group, Dir: s.Dir, Cores: s.Cores, Memory: s.Memory, Priority: s.Priority,
-		Timeout: s.Timeout.Seconds(), Growth: s.Growth, Env: s.Env, Stdout: s.Stdout, Stderr: s.Stderr,
+		Timeout: s.Timeout.Seconds(), Growth: s.Growth, Env: s.Env, Resources: s.Resources, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
 		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Ask: s.Ask, Argv: s.Argv, Command: s.Command}
 	if s.Pure {
 		w.Retries = &s.Retries
@@ -154,10 +160,10 @@ func parseSpec(line []byte) (*Spec, error) {
 	if err := json.Unmarshal(line, &w); err != nil {
 		return nil, err
 	}
-	s := &Spec{Command: w.Command, Argv: w.Argv, Env: w.Env, Name: w.Name, Stdout: w.Stdout, Stderr: w.Stderr,
+	s := &Spec{Command: w.Command, Argv: w.Argv, Env: w.Env, Name: w.Name, Stdin: w.Stdin, Stdout: w.Stdout, Stderr: w.Stderr,
 		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note, Ask: w.Ask,
 		Options: Options{Group: w.Group, Dir: w.Dir, Cores: w.Cores, Memory: w.Memory, Priority: w.Priority,
-			Timeout: time.Duration(w.Timeout * float64(time.Second)), Growth: w.Growth}}
+			Timeout: time.Duration(w.Timeout * float64(time.Second)), Growth: w.Growth, Resources: w.Resources}}
 	if w.Retries != nil {
 		s.Retries, s.Pure = *w.Retries, true
 	}
@@ -202,6 +208,9 @@ func (s *Spec) under(o *Options) {
 	}
 	if s.Timeout == 0 {
 		s.Timeout = o.Timeout
+	}
+	if s.Resources == "" {
+		s.Resources = o.Resources
 	}
 	if !s.Pure {
 		s.Retries = o.Retries

@@ -248,7 +248,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 	defer q.mu.Unlock()
 	o := &Order{Order: orderBatch, Tasks: b.tasks, Offset: b.offset, Bytes: b.bytes, Digest: digest, Groups: b.groups,
 		Dir: b.o.Dir, Cores: b.o.Cores, Memory: b.o.Memory, Priority: b.o.Priority, Timeout: b.o.Timeout.Seconds(),
-		Retries: b.o.Retries, Growth: b.o.Growth, Files: b.o.Files, Held: b.o.Held}
+		Retries: b.o.Retries, Growth: b.o.Growth, Resources: b.o.Resources, Files: b.o.Files, Held: b.o.Held}
 	err = q.locked(func() error {
 		if err := q.catchUp(); err != nil {
 			return err

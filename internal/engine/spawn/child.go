@@ -21,6 +21,7 @@ const (
 	stepPrepare step = iota + 1
 	stepCgroup
 	stepDirectory
+	stepInput
 	stepOutput
 	stepExecute
 )
@@ -32,6 +33,8 @@ func (s step) String() string {
 		return "join its cgroup"
 	case stepDirectory:
 		return "enter its directory"
+	case stepInput:
+		return "open its input"
 	case stepOutput:
 		return "open its output"
 	case stepExecute:
@@ -51,6 +54,7 @@ type child struct {
 	joins  []int      // descriptors of cgroup.procs
 	into   int        // directory of the cgroup that the child is born in; 0: the thread's
 	procs  int        // its cgroup.procs, where the kernel knows only how to join it
+	stdin  int        // 0: the spawner's, which is empty
 	stdout int
 	stderr int
 
@@ -192,7 +196,7 @@ func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
 	attr := &syscall.ProcAttr{
 		Dir:   c.dir,
 		Env:   append(append([]string{}, c.env.entries...), c.more...),
-		Files: []uintptr{0, uintptr(c.stdout), uintptr(c.stderr)},
+		Files: []uintptr{uintptr(c.stdin), uintptr(c.stdout), uintptr(c.stderr)},
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL},
 	}
 	for _, fd := range c.joins {

@@ -43,6 +43,7 @@ type Task struct {
 	Shell   string   // command for /bin/sh -c
 	Env     []string // KEY=VALUE, instead of the spawner's environment
 	Dir     string   // absolute; "": the spawner's
+	Stdin   string   // file for standard input; "" for an empty one
 	Stdout  string   // the task's own file for standard output; "" for the log
 	Stderr  string   // the task's own file for standard error; "" for the log
 	Timeout time.Duration
@@ -178,13 +179,14 @@ func (t *Task) put(b []byte) []byte {
 	b = putStrings(b, t.Join)
 	b = putString(b, t.Events)
 	b = putInts(b, t.CPUs)
-	return putInts(b, t.Nodes)
+	b = putInts(b, t.Nodes)
+	return putString(b, t.Stdin)
 }
 
 func (t *Task) get(r *reader) error {
 	*t = Task{ID: r.uint(), Argv: r.strings(), Shell: r.string(), Env: r.strings(), Dir: r.string(),
 		Stdout: r.string(), Stderr: r.string(), Timeout: time.Duration(r.uint()), Grace: time.Duration(r.uint()),
-		Join: r.strings(), Events: r.string(), CPUs: r.ints(), Nodes: r.ints()}
+		Join: r.strings(), Events: r.string(), CPUs: r.ints(), Nodes: r.ints(), Stdin: r.string()}
 	if r.bad {
 		return errFrame
 	}

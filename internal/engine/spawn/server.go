@@ -404,6 +404,12 @@ func sizeOf(fd int) int64 {
 	}
 }
 
+// isFile reports whether a descriptor is of a file or a device such as /dev/null.
+func isFile(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFREG || st.Mode&unix.S_IFMT == unix.S_IFCHR)
+}
+
 // run runs a task to its end.
 func (t *slot) run(st *starter, task *Task) *Result {
 	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
@@ -445,6 +451,17 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			own = append(own, fd)
 		}
 		return fd, err
+	}
+	if task.Stdin != "" {
+		// To open a FIFO could take for ever.
+		fd, err := openOwn(task.Stdin, unix.O_RDONLY|unix.O_NONBLOCK)
+		if err != nil {
+			return fail(stepInput, errnoOf(err))
+		}
+		if !isFile(fd) {
+			return fail(stepInput, unix.EINVAL)
+		}
+		c.stdin = fd
 	}
 	for _, f := range []struct {
 		path string

@@ -163,6 +163,9 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	if c.dir != "" {
 		s.add(stepDirectory, must, unix.SYS_CHDIR, address(s.text, dir))
 	}
+	if c.stdin != 0 {
+		s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stdin), 0)
+	}
 	s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stdout), 1)
 	s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stderr), 2)
 	s.add(stepPrepare, must, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.limit)), 0)

@@ -220,7 +220,8 @@ class Future(concurrent.futures.Future[T]):
 class Queue:
     """Tasks in a directory, which premix runs.
 
-    jobs, cores and memory are limits on all tasks together. engine is local, slurm or
+    jobs, cores and memory are limits on all tasks together, and resources are things that
+    tasks hold besides, such as {"gpu": 4}. engine is local, slurm or
     kubernetes, and engine_options its options, as in premix task run. With run=False tasks
     are submitted here, and another premix runs them.
     """
@@ -232,6 +233,7 @@ class Queue:
         jobs: Optional[int] = None,
         cores: Optional[int] = None,
         memory: Optional[Size] = None,
+        resources: Optional[Mapping[str, int]] = None,
         engine: str = "local",
         engine_options: Optional[Mapping[str, object]] = None,
         run: bool = True,
@@ -244,6 +246,8 @@ class Queue:
         for flag, value in (("--jobs", jobs), ("--cores", cores), ("--memory", memory)):
             if value is not None:
                 self._options.append(f"{flag}={value}")
+        for name, number in (resources or {}).items():
+            self._options.append(f"--resource={name}={number}")
         if engine != "local":
             self._options.append(f"--engine={engine}")
         for key, option in (engine_options or {}).items():
@@ -288,6 +292,8 @@ class Queue:
         timeout: Union[None, int, float, str] = ...,
         retries: int = ...,
         priority: int = ...,
+        resources: Optional[Mapping[str, int]] = ...,
+        stdin: Optional[Path] = ...,
         stdout: Optional[Path] = ...,
         stderr: Optional[Path] = ...,
     ) -> Future[Result]: ...
@@ -309,6 +315,8 @@ class Queue:
         timeout: Union[None, int, float, str] = ...,
         retries: int = ...,
         priority: int = ...,
+        resources: Optional[Mapping[str, int]] = ...,
+        stdin: Optional[Path] = ...,
         stdout: Optional[Path] = ...,
         stderr: Optional[Path] = ...,
     ) -> Future[T]: ...
@@ -329,6 +337,8 @@ class Queue:
         timeout: Union[None, int, float, str] = None,
         retries: int = 0,
         priority: int = 0,
+        resources: Optional[Mapping[str, int]] = None,
+        stdin: Optional[Path] = None,
         stdout: Optional[Path] = None,
         stderr: Optional[Path] = None,
     ) -> Future[Any]:
@@ -348,6 +358,8 @@ class Queue:
         fields: Dict[str, Any] = {
             "name": name, "group": group, "cores": cores, "memory": memory, "timeout": timeout,
             "retries": retries, "priority": priority, "env": dict(env) if env else None,
+            "resources": dict(resources) if resources else None,
+            "stdin": None if stdin is None else os.fspath(stdin),
             "stdout": None if stdout is None else os.fspath(stdout),
             "stderr": None if stderr is None else os.fspath(stderr),
         }  # fmt: skip

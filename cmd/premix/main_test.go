@@ -281,7 +281,7 @@ func TestScripts(t *testing.T) {
 			})
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lines": lines, "sleepless": sleepless, "forge": forge, "registry": registryCommand()},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lines": lines, "sleepless": sleepless, "forge": forge, "cvmfs": cvmfsCommand(), "registry": registryCommand()},
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case "hot":

@@ -39,6 +39,7 @@ named by their content. Any web server can serve it.
 	cmd.AddCommand(
 		a.storeInit(o),
 		a.storePublish(o),
+		a.storeImport(o),
 		a.storeLs(o),
 		a.storeRm(o),
 		a.storeVerify(o),

@@ -79,7 +79,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	"cmd/premix": {
-		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo"},
+		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -335,6 +335,10 @@ var layers = map[string]layer{
 		imports: []string{"kit/problem"},
 		modules: []string{"github.com/klauspost/compress"},
 	},
+	"cvmfs": {
+		imports: []string{"kit/exit", "kit/lock"},
+		modules: []string{"golang.org/x/crypto", "golang.org/x/sync", "golang.org/x/sys", "modernc.org/sqlite"},
+	},
 	"record": {
 		imports: []string{"kit/beneath", "kit/owner"},
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
@@ -443,6 +447,9 @@ var layers = map[string]layer{
 	"testkit/slurmtest": {
 		imports: []string{"testkit/ports"},
 	},
+	"testkit/cvmfsrepo": {
+		modules: []string{"golang.org/x/crypto", "golang.org/x/sys", "modernc.org/sqlite"},
+	},
 	"testkit/netrelay": {
 		modules: []string{"golang.org/x/sys"},
 	},
@@ -453,7 +460,7 @@ var layers = map[string]layer{
 var ground = []string{"kit/exit", "kit/lines", "kit/lock", "kit/mountinfo", "kit/quantile", "kit/regex", "kit/units"}
 
 // testPackages are for tests, and some for benchmarks too.
-var testPackages = []string{"testkit/testtree", "testkit/browser", "testkit/faulty", "testkit/kubetest", "testkit/ports", "testkit/shortdir", "testkit/slurmtest", "kit/unmount", "testkit/workbench"}
+var testPackages = []string{"testkit/cvmfsrepo", "testkit/testtree", "testkit/browser", "testkit/faulty", "testkit/kubetest", "testkit/ports", "testkit/shortdir", "testkit/slurmtest", "kit/unmount", "testkit/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive
@@ -667,7 +674,7 @@ func TestOneHome(t *testing.T) {
 		{"--ground: #", nil, "kit/htmlpage"},
 		{"<!doctype html>", []string{"kit/htmlpage", "kit/outputs", "testkit/browser"}, "New of internal/kit/htmlpage"},
 		{"os.Rename(", []string{"kit/beneath", "bench/"}, "Move, Write or Replace of internal/kit/beneath"},
-		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture"}, "Write or Create of internal/kit/beneath"}, // these give the file no other name
+		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture", "cvmfs", "testkit/cvmfsrepo"}, "Write or Create of internal/kit/beneath"}, // these give the file no other name
 	}
 	for _, p := range packages(t) {
 		name := short(p.ImportPath)

@@ -21,7 +21,7 @@ var usual = map[string][]string{
 	"agent": {"internal/transfer/peer", "internal/watch/collect", "internal/store/origin", "internal/store/server"},
 	// Of OCI.
 	"artifact": {"docs/origins.md", "internal/store/origin"},
-	"blob":     {"bench/containers", "bench/store", "internal/image/source.go", "internal/store/origin", "internal/testkit/workbench"},
+	"blob":     {"bench/containers", "bench/store", "internal/image/source.go", "internal/image/layout.go", "internal/image/layout_test.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
 	// To reach a peer or a batch system.
 	"attempt": {"internal/engine/pilot/reach.go", "internal/transfer/stream", "docs/transfer.md"},
 	// Of CRIU.

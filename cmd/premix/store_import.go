@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"premix/internal/cvmfs"
+	"premix/internal/kit/units"
+	"premix/internal/store"
+	"premix/internal/store/trust"
+)
+
+// importedRow is the output of import.
+type importedRow struct {
+	Ref        string  `json:"ref"`
+	Tree       string  `json:"tree"`
+	Serial     int64   `json:"serial"`
+	Unchanged  bool    `json:"unchanged"` // the tag already named this tree
+	Repository string  `json:"repository"`
+	Revision   uint64  `json:"revision"`
+	Root       string  `json:"root"` // hash of the root catalog
+	Inodes     int64   `json:"inodes"`
+	Bytes      int64   `json:"bytes"`
+	Objects    int64   `json:"objects"` // new objects in the store
+	Written    int64   `json:"written"`
+	Seconds    float64 `json:"seconds"`
+}
+
+func (a *app) storeImport(o *storeFlags) *cobra.Command {
+	f := &cvmfsFlags{}
+	cmd := &cobra.Command{
+		Use:   "import cvmfs://REPOSITORY/PATH NAME[:TAG]",
+		Short: "Publish a directory of a CVMFS repository as a tree",
+		Long: `Copy a directory of a repository of CVMFS, in its newest revision, into the store as a
+tree with the tag NAME:TAG (by default latest). The servers are not trusted: a master key
+verifies the whitelist, and from there on everything is verified. An older revision than
+one that was seen before is refused.
+
+Servers, proxies and master keys are those of the client's configuration (--config), or
+of the flags. Variables in symlinks get their values from the environment.`,
+		Args: arguments("cvmfs://REPOSITORY/PATH", "NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ref, err := reference(args[1])
+			if err != nil {
+				return err
+			}
+			s, err := o.openWith(store.Options{Home: store.Home()})
+			if err != nil {
+				return err
+			}
+			key, err := s.Key(o.key)
+			if err != nil {
+				return err
+			}
+			name, path, err := cvmfs.ParseURL(args[0])
+			if err != nil {
+				return err
+			}
+			w, err := s.Begin()
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			opt, err := f.options(name)
+			if err != nil {
+				return err
+			}
+			if opt.Temp, err = w.Scratch(); err != nil {
+				return err
+			}
+			dir, err := w.Scratch()
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			mirror, publish := &cvmfs.Progress{}, store.PublishOptions{Key: key, Progress: &store.Progress{}}
+			stop := sync.OnceFunc(a.bar(func() string {
+				if publish.Progress.Entries.Load() > 0 {
+					return publishLine(publish.Progress)
+				}
+				return fmt.Sprintf("%d entries, %d of %d files, %s", mirror.Entries.Load(), mirror.Done.Load(), mirror.Files.Load(), units.Size(mirror.Bytes.Load()))
+			}))
+			defer stop()
+			m, err := cvmfs.MirrorTo(ctx, opt, path, dir, cvmfs.MirrorOptions{Variable: os.LookupEnv, Progress: mirror})
+			if err != nil {
+				return err
+			}
+			p, err := s.Publish(ctx, dir, ref, publish)
+			stop()
+			if err != nil {
+				return err
+			}
+			row := importedRow{
+				Ref: p.Ref.String(), Tree: p.Tree.String(), Serial: p.Serial, Unchanged: p.Unchanged, Repository: name, Revision: m.Revision, Root: m.Root.String(),
+				Inodes: p.Manifest.Inodes, Bytes: p.Manifest.Bytes, Objects: p.Objects, Written: p.Written, Seconds: p.Took.Seconds(),
+			}
+			if a.json {
+				return a.printJSON(row)
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s is tree %s (serial %d)\nrevision %d of %s: %d entries, %s; %d new objects, %s\n",
+				row.Ref, row.Tree, row.Serial, row.Revision, name, row.Inodes, units.Size(row.Bytes), row.Objects, units.Size(row.Written))
+			return err
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// cvmfsFlags locate a repository.
+type cvmfsFlags struct {
+	config   string
+	servers  []string
+	proxy    string
+	keys     []string
+	rollback bool
+}
+
+func (f *cvmfsFlags) register(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.config, "config", "/etc/cvmfs", "the `DIR`ectory of the client's configuration")
+	fl.StringArrayVar(&f.servers, "server", nil, "the `URL` of a server, with @fqrn@ for the repository; several are tried in order")
+	fl.StringVar(&f.proxy, "http-proxy", "", "`PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
+	fl.StringArrayVar(&f.keys, "master-key", nil, "a `FILE` with a master key, or a directory of them; may be repeated")
+	fl.BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision than one seen before")
+}
+
+// options returns the options for a repository. Flags replace the configuration.
+func (f *cvmfsFlags) options(name string) (cvmfs.Options, error) {
+	o := cvmfs.Options{Name: name, Servers: f.servers, Keys: f.keys, AllowRollback: f.rollback}
+	seen, err := trust.Dir(store.Home())
+	if err != nil {
+		return o, err
+	}
+	o.Seen = filepath.Join(seen, "cvmfs")
+	c, err := cvmfs.ReadConfig(f.config, name)
+	if err != nil {
+		return o, err
+	}
+	if len(o.Servers) == 0 {
+		o.Servers = c.Servers
+	}
+	if len(o.Keys) == 0 {
+		o.Keys = c.Keys
+	}
+	o.Proxies = c.Proxies
+	if f.proxy != "" {
+		o.Proxies, err = cvmfs.ParseProxies(f.proxy)
+	}
+	return o, err
+}

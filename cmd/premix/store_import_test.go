@@ -1,0 +1,66 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"premix/internal/testkit/cvmfsrepo"
+)
+
+// cvmfsCommand serves a repository of CVMFS to a script:
+//
+//	cvmfs publish REVISION   serve a revision at $CVMFS, with the master key in $CVMFS_KEY
+//	cvmfs lie                serve wrong objects, below the same signatures
+func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
+	type repository struct {
+		id     *cvmfsrepo.Identity
+		mu     sync.Mutex
+		now    *cvmfsrepo.Published
+		states map[string]*cvmfsrepo.Published
+	}
+	var mu sync.Mutex
+	all := map[*testscript.TestScript]*repository{}
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		mu.Lock()
+		r := all[ts]
+		mu.Unlock()
+		if r == nil {
+			r = &repository{states: map[string]*cvmfsrepo.Published{}}
+			var err error
+			r.id, err = cvmfsrepo.NewIdentityIn(ts.Getenv("WORK"), 0, 1)
+			ts.Check(err)
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				r.mu.Lock()
+				p := r.now
+				r.mu.Unlock()
+				p.ServeHTTP(w, q)
+			}))
+			ts.Defer(web.Close)
+			ts.Setenv("CVMFS", web.URL+"/cvmfs/@fqrn@")
+			ts.Setenv("CVMFS_KEY", r.id.Public)
+			mu.Lock()
+			all[ts] = r
+			mu.Unlock()
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case !neg && len(args) == 2 && args[0] == "publish":
+			if r.now = r.states[args[1]]; r.now == nil {
+				revision, err := strconv.Atoi(args[1])
+				ts.Check(err)
+				r.now, err = cvmfsrepo.PublishIn(ts.Getenv("WORK"), cvmfsrepo.Sample(false), cvmfsrepo.SHA1, r.id, revision)
+				ts.Check(err)
+				r.states[args[1]] = r.now
+			}
+		case !neg && len(args) == 1 && args[0] == "lie":
+			r.now = r.now.Lie()
+		default:
+			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie")
+		}
+	}
+}

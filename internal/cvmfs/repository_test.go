@@ -1,0 +1,491 @@
+package cvmfs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/cvmfsrepo"
+)
+
+func options(t testing.TB, id *cvmfsrepo.Identity, servers ...string) Options {
+	return Options{Name: cvmfsrepo.Name, Servers: servers, Keys: []string{id.Public}, Temp: t.TempDir()}
+}
+
+// mirrored opens a repository and copies a directory of it.
+func mirrored(t testing.TB, o Options, dir string) (string, error) {
+	t.Helper()
+	r, err := Open(context.Background(), o)
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.ReadDir(o.Temp); len(left) > 0 {
+			t.Errorf("%d files are left", len(left))
+		}
+	}()
+	e, err := r.Lookup(context.Background(), dir)
+	if err != nil {
+		return "", err
+	}
+	to := t.TempDir()
+	return to, r.Mirror(context.Background(), e, to, MirrorOptions{})
+}
+
+// facts describes everything below a directory.
+func facts(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	inodes := map[uint64]string{}
+	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			return err
+		}
+		detail := ""
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFLNK:
+			detail, err = os.Readlink(p)
+		case unix.S_IFREG:
+			var b []byte
+			b, err = os.ReadFile(p)
+			detail = string(b)
+		}
+		if err != nil {
+			return err
+		}
+		names := make([]byte, 4096)
+		n, err := unix.Llistxattr(p, names)
+		if err != nil {
+			return err
+		}
+		for name := range strings.SplitSeq(string(names[:n]), "\x00") {
+			if value := make([]byte, 4096); strings.HasPrefix(name, "user.") {
+				n, err := unix.Lgetxattr(p, name, value)
+				if err != nil {
+					return err
+				}
+				detail += fmt.Sprintf(" %s=%q", name, value[:n])
+			}
+		}
+		rel, err := filepath.Rel(dir, p)
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			if inodes[st.Ino] == "" {
+				inodes[st.Ino] = rel
+			}
+			detail += " as " + inodes[st.Ino]
+		}
+		all[rel] = fmt.Sprintf("%o %d:%d %d.%09d %q", st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, detail)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// wanted describes a tree as facts does, from what was to be published.
+func wanted(tree cvmfsrepo.Tree, top string) map[string]string {
+	all := map[string]string{}
+	first := map[int64]string{}
+	paths := make([]string, 0, len(tree))
+	for p := range tree {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	for _, p := range paths {
+		n := tree[p]
+		if n.Hidden || p != top && !strings.HasPrefix(p, top+"/") {
+			continue
+		}
+		rel := "."
+		if p != top {
+			rel = p[len(top)+1:]
+		}
+		detail := string(n.Content) + n.Target
+		if n.Target == "$(PREMIX_TEST_RELEASE:-v1)/x" {
+			detail = "v1/x"
+		}
+		names := make([]string, 0, len(n.Xattrs))
+		for k := range n.Xattrs {
+			names = append(names, k)
+		}
+		slices.Sort(names)
+		for _, k := range names {
+			detail += fmt.Sprintf(" %s=%q", k, n.Xattrs[k])
+		}
+		if n.Group != 0 {
+			if first[n.Group] == "" {
+				first[n.Group] = rel
+			}
+			detail += " as " + first[n.Group]
+		}
+		uid, gid := n.UID, n.GID
+		if os.Geteuid() != 0 {
+			uid, gid = uint32(os.Geteuid()), uint32(os.Getegid())
+		}
+		all[rel] = fmt.Sprintf("%o %d:%d %d.%09d %q", n.Mode, uid, gid, n.Time.Unix(), n.Time.Nanosecond(), detail)
+	}
+	return all
+}
+
+func compare(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	for p, w := range want {
+		if got[p] != w {
+			t.Errorf("%q: %.300s, want %.300s", p, got[p], w)
+		}
+	}
+	for p := range got {
+		if want[p] == "" {
+			t.Errorf("%q is there", p)
+		}
+	}
+}
+
+func TestMirror(t *testing.T) {
+	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160, cvmfsrepo.SHAKE128} {
+		id := cvmfsrepo.NewIdentity(t, 0, 1)
+		tree := cvmfsrepo.Sample(true)
+		server := cvmfsrepo.Publish(t, tree, a, id, 5).Serve(t)
+		for _, dir := range []string{"", "/nested/deeper", "/sub"} {
+			got, err := mirrored(t, options(t, id, server), dir)
+			if err != nil {
+				t.Fatalf("%s, %q: %v", fmt.Sprint(a), dir, err)
+			}
+			compare(t, facts(t, got), wanted(tree, dir))
+		}
+	}
+}
+
+// Catalogs that are not needed are not fetched.
+func TestCatalogsOnDemand(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	p := cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
+	if _, err := mirrored(t, options(t, id, p.Serve(t)), "/sub"); err != nil {
+		t.Fatal(err)
+	}
+	catalogs := 0
+	for name, n := range p.Asked {
+		if strings.HasSuffix(name, "C") {
+			catalogs += n
+		}
+	}
+	if catalogs != 1 {
+		t.Errorf("%d requests for catalogs, want 1", catalogs)
+	}
+}
+
+func kindOf(err error) (Kind, bool) {
+	var e *Error
+	if !errors.As(err, &e) {
+		return 0, false
+	}
+	return e.Kind, true
+}
+
+// Whatever a server changes, cuts off, exchanges or repeats, no wrong byte is believed.
+func TestLies(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	tree := cvmfsrepo.Sample(false)
+	p := cvmfsrepo.Publish(t, tree, cvmfsrepo.SHA1, id, 3)
+	server := p.Serve(t)
+	want := wanted(tree, "")
+	names := make([]string, 0, len(p.Files))
+	for name := range p.Files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	r := rand.New(rand.NewPCG(1, 2))
+	trust, tried := 0, 0
+	for _, name := range names {
+		good := p.Files[name]
+		other := p.Files[names[(slices.Index(names, name)+1)%len(names)]]
+		flipped := bytes.Clone(good)
+		flipped[r.IntN(len(flipped))] ^= 1 << r.IntN(8)
+		for what, bad := range map[string][]byte{"flipped": flipped, "truncated": good[:r.IntN(len(good))], "exchanged": other, "longer": append(bytes.Clone(good), 0), "empty": {}} {
+			p.Mu.Lock()
+			p.Files[name] = bad
+			p.Mu.Unlock()
+			got, err := mirrored(t, options(t, id, server), "")
+			tried++
+			kind, known := kindOf(err)
+			switch {
+			case err == nil:
+				compare(t, facts(t, got), want) // it was not used
+			case !known || kind != Trust || exit.Of(err) != exit.Trust:
+				t.Errorf("%s %s: %v", name, what, err)
+			default:
+				trust++
+			}
+		}
+		p.Mu.Lock()
+		p.Files[name] = good
+		p.Mu.Unlock()
+	}
+	if trust < tried*9/10 {
+		t.Errorf("%d of %d lies were noticed: the test says little", trust, tried)
+	}
+}
+
+func TestTrust(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	other := cvmfsrepo.NewIdentity(t, 1, 2)
+	now := time.Now()
+	for name, c := range map[string]struct {
+		change func(p *cvmfsrepo.Published, o *Options)
+		reason string
+	}{
+		"expired": {func(p *cvmfsrepo.Published, _ *Options) {
+			p.Files[".cvmfswhitelist"] = id.Whitelist(cvmfsrepo.SHA1, cvmfsrepo.Name, now.Add(-time.Minute))
+		}, "has expired"},
+		"later": {func(_ *cvmfsrepo.Published, o *Options) { o.Now = now.Add(72 * time.Hour) }, "has expired"},
+		"other repository": {func(p *cvmfsrepo.Published, _ *Options) {
+			p.Files[".cvmfswhitelist"] = id.Whitelist(cvmfsrepo.SHA1, "other.example.org", now.Add(time.Hour))
+		}, "another repository"},
+		"other master key": {func(_ *cvmfsrepo.Published, o *Options) { o.Keys = []string{other.Public} }, "not signed by one of the 1 master keys"},
+		"unlisted": {func(p *cvmfsrepo.Published, _ *Options) {
+			w := other
+			w.Master = id.Master
+			p.Files[".cvmfswhitelist"] = w.Whitelist(cvmfsrepo.SHA1, cvmfsrepo.Name, now.Add(time.Hour))
+		}, "not in its whitelist"},
+		"signed by another": {func(p *cvmfsrepo.Published, _ *Options) {
+			p.Files[".cvmfspublished"] = resign(p.Files[".cvmfspublished"], other)
+		}, "not signed by its certificate"},
+		"manifest of another": {func(_ *cvmfsrepo.Published, o *Options) { o.Name = "other.example.org" }, "another repository"},
+	} {
+		p := cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
+		s := httptest.NewServer(p)
+		o := options(t, id, s.URL+"/cvmfs/"+cvmfsrepo.Name)
+		c.change(p, &o)
+		_, err := Open(t.Context(), o)
+		if k, ok := kindOf(err); !ok || k != Trust || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.Close()
+	}
+}
+
+// resign puts the signature of another key below a manifest.
+func resign(b []byte, id *cvmfsrepo.Identity) []byte {
+	text, _, _ := bytes.Cut(b, []byte("--\n"))
+	fields := map[byte]string{}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if line != "" {
+			fields[line[0]] = line[1:]
+		}
+	}
+	return id.Manifest(cvmfsrepo.SHA1, fields['C'], 1, fields['X'], 1)
+}
+
+// An older revision, or another one with the same number, is a replay.
+func TestReplay(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	tree := cvmfsrepo.Sample(false)
+	seen := t.TempDir()
+	changed := cvmfsrepo.Sample(false)
+	changed["/new"] = &cvmfsrepo.Node{Mode: unix.S_IFREG | 0o644, Content: []byte("new"), Time: time.Unix(1, 0)}
+	servers := map[string]string{}
+	show := func(revision int, changedTree, rollback bool) error {
+		key, show := fmt.Sprint(revision, changedTree), tree
+		if changedTree {
+			show = changed
+		}
+		if servers[key] == "" {
+			servers[key] = cvmfsrepo.Publish(t, show, cvmfsrepo.SHA1, id, revision).Serve(t)
+		}
+		o := options(t, id, servers[key])
+		o.Seen, o.AllowRollback = seen, rollback
+		_, err := mirrored(t, o, "/sub")
+		return err
+	}
+	for i, c := range []struct {
+		revision int
+		changed  bool
+		rollback bool
+		ok       bool
+	}{{4, false, false, true}, {5, true, false, true}, {5, true, false, true}, {4, false, false, false}, {5, false, false, false}, {4, false, true, true}, {4, false, false, true}, {6, false, false, true}} {
+		err := show(c.revision, c.changed, c.rollback)
+		if k, known := kindOf(err); (err == nil) != c.ok || err != nil && (!known || k != Trust) {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+}
+
+// Servers and proxies that fail or lie are passed over.
+func TestFailOver(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	tree := cvmfsrepo.Sample(false)
+	good := cvmfsrepo.Publish(t, tree, cvmfsrepo.SHA1, id, 1)
+	liar := cvmfsrepo.Publish(t, tree, cvmfsrepo.SHA1, id, 1)
+	for name := range liar.Files {
+		if strings.HasPrefix(name, "data/") {
+			liar.Files[name] = []byte("a lie")
+		}
+	}
+	liar.Files[".cvmfspublished"], liar.Files[".cvmfswhitelist"] = good.Files[".cvmfspublished"], good.Files[".cvmfswhitelist"]
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = w.Write([]byte("half"))
+	}))
+	defer broken.Close()
+	deadProxy := "http://127.0.0.1:1"
+	web := good.Serve(t)
+	for name, o := range map[string]Options{
+		"dead server":  options(t, id, "http://127.0.0.1:1/cvmfs/@fqrn@", web),
+		"broken":       options(t, id, broken.URL, web),
+		"lying server": options(t, id, liar.Serve(t), web),
+		"dead proxies": func() Options {
+			o := options(t, id, web)
+			o.Proxies = [][]string{{deadProxy, "http://127.0.0.1:2"}, {"DIRECT"}}
+			return o
+		}(),
+	} {
+		got, err := mirrored(t, o, "")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		compare(t, facts(t, got), wanted(tree, ""))
+	}
+	_, err := mirrored(t, options(t, id, "http://127.0.0.1:1/x", broken.URL), "")
+	if k, ok := kindOf(err); !ok || k != Origin || exit.Of(err) != exit.Origin {
+		t.Errorf("nothing but dead servers: %v", err)
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	for s, want := range map[string]string{
+		"cvmfs://data.galaxyproject.org/byhand": "data.galaxyproject.org /byhand",
+		"cvmfs://a.b/":                          "a.b ",
+		"cvmfs://a.b/x//y/../z/":                "a.b /x/z",
+		"cvmfs://a.b/../../x":                   "a.b /x",
+		"cvmfs://nodots/x":                      "",
+		"cvmfs://../x":                          "",
+		"http://a.b/x":                          "",
+	} {
+		name, dir, err := ParseURL(s)
+		if got := name + " " + dir; (err != nil) != (want == "") || err == nil && got != want {
+			t.Errorf("%s: %q, %v", s, got, err)
+		}
+	}
+}
+
+func TestExpand(t *testing.T) {
+	vars := map[string]string{"A": "1", "EMPTY": ""}
+	lookup := func(n string) (string, bool) { v, ok := vars[n]; return v, ok }
+	for in, want := range map[string]string{
+		"x": "x", "$(A)/y": "1/y", "$(B:-z)": "z", "$(B)": "", "$(EMPTY:-z)": "", "a$(A)b$(A)": "a1b1", "$(A": "$(A", "$A": "$A", "$$(A)": "$1", "$(B:-$x)": "$x",
+	} {
+		if got := Expand(in, lookup); got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestProxies(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                             "[[DIRECT]]",
+		"DIRECT":                       "[[DIRECT]]",
+		"http://a:1|http://b:2;DIRECT": "[[http://a:1 http://b:2] [DIRECT]]",
+		"a:3128; b:3128 ;":             "[[http://a:3128] [http://b:3128]]",
+		"http://":                      "error",
+		"auto;DIRECT":                  "error",
+	} {
+		got, err := ParseProxies(in)
+		if s := fmt.Sprint(got); err == nil && s != want || (err != nil) != (want == "error") {
+			t.Errorf("%q: %s, %v", in, s, err)
+		}
+	}
+}
+
+func TestReadConfig(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"default.conf":                   "CVMFS_KEYS_DIR=/etc/cvmfs/keys # comment\nCVMFS_HTTP_PROXY=DIRECT\n",
+		"default.d/50-site.conf":         "export CVMFS_HTTP_PROXY=\"http://site:3128\"\n",
+		"default.local":                  "# local\n\nBASE='http://s1.example.org'\n",
+		"domain.d/example.org.conf":      "CVMFS_SERVER_URL=\"$BASE/cvmfs/@fqrn@;http://s2.example.org/opt/@org@\"\n",
+		"config.d/lab.example.org.local": "CVMFS_HTTP_PROXY=\"http://lab:1|http://lab:2;DIRECT\"\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := ReadConfig(dir, "lab.example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(c.Servers, c.Proxies, c.Keys)
+	if want := "[http://s1.example.org/cvmfs/lab.example.org http://s2.example.org/opt/lab] [[http://lab:1 http://lab:2] [DIRECT]] [/etc/cvmfs/keys]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "default.local"), []byte("if true; then\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadConfig(dir, "lab.example.org"); exit.Of(err) != exit.Usage || !strings.Contains(err.Error(), "default.local:1: ") {
+		t.Errorf("a shell script: %v", err)
+	}
+}
+
+func FuzzDocuments(f *testing.F) {
+	id := cvmfsrepo.NewIdentity(f, 0, 1)
+	p := cvmfsrepo.Publish(f, cvmfsrepo.Tree{"": {Mode: unix.S_IFDIR | 0o755}}, cvmfsrepo.SHA1, id, 1)
+	f.Add(p.Files[".cvmfspublished"])
+	f.Add(p.Files[".cvmfswhitelist"])
+	keys, err := readKeys([]string{id.Public})
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := [][]byte{p.Files[".cvmfspublished"], p.Files[".cvmfswhitelist"]}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w, err := parseWhitelist(b, cvmfsrepo.Name, keys, time.Now())
+		if err == nil && !bytes.Equal(b, good[1]) {
+			t.Errorf("a whitelist of no master key: %v", w)
+		}
+		l, err := openLetter(b)
+		if err != nil {
+			return
+		}
+		if m, err := parseManifest(l); err == nil && m.Root.IsZero() {
+			t.Error("a manifest without a root")
+		}
+	})
+}
+
+func FuzzXattrs(f *testing.F) {
+	f.Add([]byte{1, 1, 1, 1, 'a', 'b'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := parseXattrs(b)
+		size := 0
+		for k, v := range all {
+			size += len(k) + len(v)
+		}
+		if err == nil && size > len(b) {
+			t.Error("more bytes than there were")
+		}
+	})
+}

@@ -42,7 +42,7 @@ func (a *app) replayCommand() *cobra.Command {
 		Long: `Replay the jobs of a trace on a machine under one or more scheduling policies, and print
 their waits. The trace is a Standard Workload File, an output of sacct (--parsable2 or
 --json), a trace of Nextflow, a WfInstance, or a directory of premix run or premix task;
-files may be compressed. The machine is the machine of the trace, or one in a YAML file.
+files may be compressed. The machine is the machine of the trace, or one in a file.
 
   premix replay LCG.swf.gz --policy easy
   premix replay jobs.txt --policy recorded,easy,multifactor --machine cluster.yaml --html compare.html`,
@@ -54,7 +54,7 @@ files may be compressed. The machine is the machine of the trace, or one in a YA
 	f := cmd.Flags()
 	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(scheduling.Built(), ", ")+", names of --policies, exec:COMMAND")
 	f.StringVar(&o.file, "policies", "", "YAML file of policies")
-	f.StringVar(&o.machine, "machine", "", "YAML file of the machine (default: the machine of the trace)")
+	f.StringVar(&o.machine, "machine", "", "file of the machine: YAML, slurm.conf, or an output of sinfo (default: the machine of the trace)")
 	f.Var(&o.cores, "cores", "cores of the machine, if it has no YAML file")
 	f.StringVar(&o.estimates, "estimates", simulate.Asked, "run times that policies expect of jobs: asked, exact or learned")
 	f.BoolVar(&o.kill, "kill", false, "end jobs at their time limit")

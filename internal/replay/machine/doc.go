@@ -1,5 +1,6 @@
 // Package machine describes the machine on which a workload is replayed: nodes, partitions,
-// qualities of service, limits and shares; from a YAML file, or derived from a trace.
+// qualities of service, limits and shares; from a YAML file, a slurm.conf or an output of
+// sinfo, or derived from a trace.
 //
 // Words:
 //

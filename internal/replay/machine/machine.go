@@ -48,7 +48,8 @@ type Machine struct {
 	Overhead   Span        `yaml:"overhead" json:"overhead,omitempty"`
 	Kill       bool        `yaml:"kill" json:"kill"` // jobs end at their limit; otherwise they run for their recorded time
 
-	Derived string `yaml:"-" json:"derived,omitempty"` // how it was derived from the trace
+	Derived string   `yaml:"-" json:"derived,omitempty"` // how it was derived from the trace, or from a file of Slurm
+	Notes   []string `yaml:"-" json:"notes,omitempty"`   // properties in a file of Slurm that differ here
 }
 
 // Pool is a set of nodes.
@@ -62,9 +63,10 @@ type Pool struct {
 
 // Node is a number of equal nodes.
 type Node struct {
-	Count  int  `yaml:"count" json:"count"`
-	Cores  int  `yaml:"cores" json:"cores"`
-	Memory Size `yaml:"memory" json:"memory,omitempty"` // of a node; 0: unlimited
+	Count  int    `yaml:"count" json:"count"`
+	Names  string `yaml:"names" json:"names,omitempty"` // a list as in n[01-40,60], instead of the count
+	Cores  int    `yaml:"cores" json:"cores"`
+	Memory Size   `yaml:"memory" json:"memory,omitempty"` // of a node; 0: unlimited
 }
 
 // Down is a time in which nodes cannot be used.
@@ -162,7 +164,7 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// Read reads a machine file.
+// Read reads a machine file: YAML, a slurm.conf, or an output of sinfo.
 func Read(path string) (*Machine, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -172,7 +174,15 @@ func Read(path string) (*Machine, error) {
 		}
 		return nil, &Error{Path: path, Reason: err.Error(), Way: "without --machine it is derived from the trace"}
 	}
-	m, err := Parse(b)
+	var m *Machine
+	switch {
+	case looksSlurm(b):
+		m, err = parseSlurm(path, b)
+	case looksSinfo(b):
+		m, err = parseSinfo(path, b)
+	default:
+		m, err = Parse(b)
+	}
 	if err != nil {
 		return nil, &Error{Path: path, Reason: err.Error()}
 	}
@@ -245,7 +255,7 @@ type checker struct {
 // as they exist.
 func (c *checker) bad(at []any, format string, args ...any) {
 	n := &c.root
-	if n.Kind == yaml.DocumentNode {
+	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		n = n.Content[0]
 	}
 	for _, step := range at {
@@ -323,6 +333,16 @@ func (c *checker) pool(i int, p *Pool) {
 	total := 0
 	for k := range p.Groups {
 		g := &p.Groups[k]
+		if g.Names != "" {
+			names, err := expandHosts(g.Names)
+			switch {
+			case err != nil:
+				c.bad([]any{"pools", i, "nodes", k}, "pool %s: names: %v", p.Name, err)
+			case g.Count != 0 && g.Count != len(names):
+				c.bad([]any{"pools", i, "nodes", k}, "pool %s: names: has %d nodes, and count is %d", p.Name, len(names), g.Count)
+			}
+			g.Count = len(names)
+		}
 		if g.Count == 0 {
 			g.Count = 1
 		}

@@ -145,7 +145,7 @@ type Confidence struct {
 // New returns empty results.
 func New(t *trace.Trace, m *machine.Machine, o Options) *Results {
 	r := &Results{t: t, m: m, Options: o}
-	r.Machine = MachineInfo{Name: m.Name, Cores: m.Cores(), Nodes: m.Nodes(), Derived: m.Derived}
+	r.Machine = MachineInfo{Name: m.Name, Cores: m.Cores(), Nodes: m.Nodes(), Derived: m.Derived, Notes: m.Notes}
 	if s, err := simulate.Recorded(t); err == nil {
 		r.recorded, r.Machine.Held = s, machine.Held(t)
 	}
@@ -564,7 +564,7 @@ func (r *Results) writeRead(w io.Writer) {
 	for _, c := range read.OutWhy {
 		fmt.Fprintf(w, "left out: %d: %s\n", c.Count, c.Why)
 	}
-	for _, n := range read.Notes {
+	for _, n := range append(slices.Clone(read.Notes), r.Machine.Notes...) {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 }

@@ -109,6 +109,9 @@ type Sample struct {
 	Value float64   // finite
 }
 
+// ProcessEngine is the Engine of a process that is not of premix.
+const ProcessEngine = "process"
+
 // Task is a command that ran, or that is running. It is reported twice with the same Key:
 // at its beginning with End zero, and at its end.
 type Task struct {

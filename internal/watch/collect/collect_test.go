@@ -459,6 +459,38 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// TestMountChatter: containers that come and go leave a few events, and one for the rest.
+func TestMountChatter(t *testing.T) {
+	b := newBench(t)
+	c := newMounts(b.machine)
+	c.statfs = func(_ string, st *unix.Statfs_t) error { *st = unix.Statfs_t{}; return nil }
+	rootfs := "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+	b.write("proc/self/mountinfo", rootfs)
+	b.look(c)
+	for i := range 50 {
+		b.clock.advance(time.Second)
+		b.write("proc/self/mountinfo", rootfs+fmt.Sprintf("%d 27 0:%d / /run/c%d rw - tmpfs tmpfs rw\n", 100+i, 100+i, i))
+		b.look(c)
+	}
+	b.clock.advance(time.Second)
+	b.write("proc/self/mountinfo", rootfs)
+	b.look(c)
+	if got, want := b.sink.kinds(), strings.TrimSpace("mount_added"+strings.Repeat(" mount_added mount_removed", 2)+" mount_added"); got != want {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	b.clock.advance(10 * time.Minute)
+	b.look(c)
+	if got := b.sink.kinds(); !strings.HasSuffix(got, " mounts_changed") || strings.Count(got, "mounts_changed") != 1 {
+		t.Errorf("events %q", got)
+	}
+	b.sink.mu.Lock()
+	last := b.sink.events[len(b.sink.events)-1].Text
+	b.sink.mu.Unlock()
+	if want := "46 more file systems were mounted and 48 unmounted within 13 minutes."; last != want {
+		t.Errorf("%q, want %q", last, want)
+	}
+}
+
 // answers waits until something is so.
 func answers(t *testing.T, is func() bool) {
 	t.Helper()

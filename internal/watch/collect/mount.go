@@ -32,6 +32,48 @@ type mounts struct {
 	b      batch
 	known  kept[mount]
 	begun  bool // there was an earlier turn
+	quiet  chatter
+}
+
+// Containers and sandboxes mount and unmount all day. Of the changes within chatterTime,
+// only the first ones have an event each, and the rest one for all.
+const (
+	chatterTime = 10 * time.Minute
+	chatterMost = 6
+)
+
+// chatter counts changes of mounts since a moment.
+type chatter struct {
+	since          time.Time
+	told           int
+	added, removed int // without an event
+}
+
+// tell reports whether a change gets an event of its own, and counts it.
+func (q *chatter) tell(added bool) bool {
+	if q.told < chatterMost {
+		q.told++
+		return true
+	}
+	if added {
+		q.added++
+	} else {
+		q.removed++
+	}
+	return false
+}
+
+// turn begins a new time when the last one is over, and returns the event for the rest of
+// that one.
+func (q *chatter) turn(now time.Time) (text string, ok bool) {
+	if now.Sub(q.since) < chatterTime && !now.Before(q.since) {
+		return "", false
+	}
+	if ok = q.added+q.removed > 0; ok {
+		text = fmt.Sprintf("%d more file systems were mounted and %d unmounted within %.0f minutes.", q.added, q.removed, now.Sub(q.since).Minutes())
+	}
+	*q = chatter{since: now}
+	return text, ok
 }
 
 type mount struct {
@@ -60,6 +102,9 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 		return err
 	}
 	list, _ := mountinfo.Parse(text) // lines that Parse cannot read are skipped
+	if text, ok := c.quiet.turn(now); ok {
+		to.Event(c.event(now, "mounts_changed", text))
+	}
 	var all []*mount
 	seen := make(map[string]bool)
 	for _, l := range list {
@@ -72,14 +117,16 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 			added = true
 			return c.newMount(l)
 		})
-		if added && c.begun {
+		if added && c.begun && c.quiet.tell(true) {
 			to.Event(c.event(now, "mount_added", fmt.Sprintf("%s was mounted on %s (%s).", l.Source, l.Path, l.Type)))
 		}
 		all = append(all, m)
 		c.ask(m)
 	}
 	c.known.sweep(func(_ string, m *mount) {
-		to.Event(c.event(now, "mount_removed", fmt.Sprintf("%s is no longer mounted.", m.point)))
+		if c.quiet.tell(false) {
+			to.Event(c.event(now, "mount_removed", fmt.Sprintf("%s is no longer mounted.", m.point)))
+		}
 	})
 	c.begun = true
 	// Half of the turn is for slow file systems, the other half to report them.

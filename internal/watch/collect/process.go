@@ -362,7 +362,7 @@ func (c *processes) thread(s *unix.Taskstats, now time.Time) (o orphan, ok bool)
 		return o, false
 	}
 	began := now.Add(-time.Duration(s.Ac_tgetime) * time.Microsecond).UTC()
-	t := watch.Task{Key: fmt.Sprintf("%s:%d@%d", c.node, s.Ac_tgid, began.UnixMicro()), Name: name, Step: name, User: c.user(s.Ac_uid), Node: c.node, Engine: "process",
+	t := watch.Task{Key: fmt.Sprintf("%s:%d@%d", c.node, s.Ac_tgid, began.UnixMicro()), Name: name, Step: name, User: c.user(s.Ac_uid), Node: c.node, Engine: watch.ProcessEngine,
 		Began: began, End: now.UTC(), CPU: p.cpu, MaxRSS: p.rss, Read: p.read, Written: p.written}
 	status := unix.WaitStatus(p.status)
 	switch {

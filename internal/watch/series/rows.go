@@ -157,6 +157,7 @@ const (
 type TaskQuery struct {
 	Start, End      time.Time // the task existed at some time from Start on and before End
 	User, Run, Step string    // "" is any
+	Engine          string    // "" is any; with a leading "-", all others
 	// Limit is the highest number of tasks to return; 0 returns all. If there are more, the
 	// ones that last longest within the time are returned.
 	Limit  int
@@ -203,7 +204,7 @@ func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) err
 // of a task.
 func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) bool, f func(watch.Task)) error {
 	want := wanted[watch.Task]{columns: columns(q.Fields), pick: func(t *watch.Task) bool {
-		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && pick(t)
+		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && q.ofEngine(t) && pick(t)
 	}}
 	if q.Fields == 0 {
 		want.columns = allColumns
@@ -211,7 +212,7 @@ func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) 
 	for _, asked := range []struct {
 		value string
 		field TaskFields
-	}{{q.User, TaskUser}, {q.Run, TaskRun}, {q.Step, TaskStep}} {
+	}{{q.User, TaskUser}, {q.Run, TaskRun}, {q.Step, TaskStep}, {q.Engine, TaskEngine}} {
 		if asked.value != "" {
 			want.picked |= columns(asked.field)
 		}
@@ -221,6 +222,13 @@ func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) 
 		return ctx.Err() == nil
 	})
 	return cmp.Or(err, ctx.Err())
+}
+
+func (q *TaskQuery) ofEngine(t *watch.Task) bool {
+	if other, ok := strings.CutPrefix(q.Engine, "-"); ok {
+		return t.Engine != other
+	}
+	return q.Engine == "" || q.Engine == t.Engine
 }
 
 // Within returns for how long a task lasts within the queried time.

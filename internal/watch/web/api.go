@@ -254,12 +254,12 @@ func (s *Server) taskQuery(q url.Values) (t series.TaskQuery, err error) {
 	if t.Start, t.End, err = s.window(q); err != nil {
 		return t, err
 	}
-	t.User, t.Run, t.Step = q.Get("user"), q.Get("run"), q.Get("step")
+	t.User, t.Run, t.Step, t.Engine = q.Get("user"), q.Get("run"), q.Get("step"), q.Get("engine")
 	return t, nil
 }
 
 func (s *Server) getTasks(w http.ResponseWriter, r *http.Request) error {
-	q, err := known(r, "start", "end", "user", "run", "step", "limit")
+	q, err := known(r, "start", "end", "user", "run", "step", "engine", "limit")
 	if err != nil {
 		return err
 	}

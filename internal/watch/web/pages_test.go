@@ -48,6 +48,19 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// A process outside premix has requested nothing, so it gets no advice, and it is not
+// counted among the tasks of a step of the same name.
+func TestNoAdviceForProcesses(t *testing.T) {
+	k := watch.Task{Step: "grep", User: "u", Began: begin, End: begin.Add(time.Second), Cores: 8, CPU: 1, Memory: 32 << 30, MaxRSS: 1 << 20}
+	p := k
+	p.Engine = watch.ProcessEngine
+	list := sumUsage(k, k, k, p, p, p, p)
+	slices.SortFunc(list, func(a, b *usage) int { return a.Tasks - b.Tasks })
+	if len(list) != 2 || list[0].Tasks != 3 || list[1].Tasks != 4 || len(list[0].Advice) != 3 || len(list[1].Advice) != 0 || list[1].Engine != "process" {
+		t.Errorf("%+v, %+v", list[0], list[1])
+	}
+}
+
 // Where time went adds up to what passed.
 func TestUsageAddsUp(t *testing.T) {
 	tasks := []watch.Task{

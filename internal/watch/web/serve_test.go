@@ -56,6 +56,7 @@ func filled(t *testing.T) *series.DB {
 		db.Task(watch.Task{Key: fmt.Sprint("k", i), Name: "s", User: "ada", Step: "bwa", Run: "/r", Began: begin, End: begin.Add(time.Duration(i+1) * time.Hour), OK: true,
 			Cores: 4, CPU: 3600 * float64(i+1), Memory: 32 * gb, MaxRSS: 3*gb - 1<<28})
 	}
+	db.Task(watch.Task{Key: "p", Name: "grep", User: "ada", Step: "grep", Engine: watch.ProcessEngine, Began: begin, End: begin.Add(time.Minute), OK: true, Cores: 1, CPU: 60})
 	db.Event(watch.Event{Time: begin, Node: "n1", Layer: watch.LayerMount, Kind: "mount_added", Text: "a mount came"})
 	return db
 }
@@ -332,8 +333,11 @@ func TestTasks(t *testing.T) {
 		cut   bool
 	}{
 		{"limit=2&" + window, 2, true},
-		{"limit=3&" + window, 3, false},
-		{window, 3, false},
+		{"limit=4&" + window, 4, false},
+		{window, 4, false},
+		{"engine=process&" + window, 1, false},
+		{"engine=-process&" + window, 3, false},
+		{"engine=local&" + window, 0, false},
 		{"user=nobody&" + window, 0, false},
 		{"user=ada&run=/r&step=bwa&" + window, 3, false},
 	} {

@@ -20,7 +20,8 @@ import (
 type usage struct {
 	User    string `json:"user"`
 	Step    string `json:"step"`
-	Tasks   int    `json:"tasks"` // finished
+	Engine  string `json:"engine,omitempty"` // watch.ProcessEngine, or "" for tasks of premix
+	Tasks   int    `json:"tasks"`            // finished
 	Failed  int    `json:"failed"`
 	Running int    `json:"running"`
 
@@ -57,7 +58,7 @@ func usageOf(r *http.Request, db source) (any, error) {
 		return nil, err
 	}
 	sums := make(usages)
-	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step"), Fields: usageFields}, sums.add)
+	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step"), Engine: r.FormValue("engine"), Fields: usageFields}, sums.add)
 	if err != nil {
 		return nil, err
 	}
@@ -65,21 +66,24 @@ func usageOf(r *http.Request, db source) (any, error) {
 }
 
 // usageFields are the fields that usages.add reads.
-const usageFields = series.TaskUser | series.TaskStep | series.TaskStart | series.TaskQueued | series.TaskBegan | series.TaskEnd | series.TaskOK |
+const usageFields = series.TaskUser | series.TaskStep | series.TaskEngine | series.TaskStart | series.TaskQueued | series.TaskBegan | series.TaskEnd | series.TaskOK |
 	series.TaskCores | series.TaskMemory | series.TaskCPU | series.TaskMaxRSS | series.TaskWarmedIn
 
-// usages holds the usage by user and step.
+// usages holds the usage by user and step. Processes outside premix are apart from tasks.
 type usages map[usageKey]*usage
 
-type usageKey struct{ user, step string }
+type usageKey struct{ user, step, engine string }
 
 func (s usages) add(t watch.Task) {
-	key := usageKey{t.User, t.Step}
+	key := usageKey{user: t.User, step: t.Step}
+	if t.Engine == watch.ProcessEngine {
+		key.engine = watch.ProcessEngine
+	}
 	u := s[key]
 	if u == nil {
 		// The strings of a task may share memory with larger ones.
-		key = usageKey{strings.Clone(t.User), strings.Clone(t.Step)}
-		u = &usage{User: key.user, Step: key.step}
+		key.user, key.step = strings.Clone(t.User), strings.Clone(t.Step)
+		u = &usage{User: key.user, Step: key.step, Engine: key.engine}
 		s[key] = u
 	}
 	u.add(&t)
@@ -146,8 +150,8 @@ func (u *usage) add(t *watch.Task) {
 // advise returns sentences that suggest better requests.
 func (u *usage) advise() []string {
 	list := []string{}
-	if u.Tasks < fewToAdvise {
-		return list
+	if u.Tasks < fewToAdvise || u.Engine == watch.ProcessEngine {
+		return list // a process outside premix has requested nothing
 	}
 	if u.MemoryAsked > 0 && u.memory.n >= fewToAdvise {
 		// A quarter more than the largest so far, since the next sample may be larger.

@@ -615,6 +615,55 @@ func TestPages(t *testing.T) {
 	w.clean(t, b)
 }
 
+// TestTaskFilters looks for tasks among thousands of processes outside premix.
+func TestTaskFilters(t *testing.T) {
+	w := newWorld(t, "")
+	b := browser.New(t)
+	for i := range 3000 {
+		at := w.end.Add(-time.Duration(i) * 100 * time.Millisecond)
+		w.db.Task(watch.Task{Key: fmt.Sprintf("node17:%d@1", i), Name: fmt.Sprintf("grep%d", i%300), Step: fmt.Sprintf("grep%d", i%300), User: "carla", Node: "node17", Engine: watch.ProcessEngine, Began: at, End: at.Add(time.Second), OK: true, Cores: 8, Memory: 32 << 30, MaxRSS: 1 << 20})
+	}
+	for _, wide := range []int{1280, 400} {
+		b.View(wide, 900, false)
+		b.Go("about:blank")
+		b.Go(w.URL + "/#/tasks?" + w.window(w.end.Add(-20*time.Minute), w.end))
+		b.Until(pages[0].filled)
+		if text := b.Eval(`document.body.innerText.includes("grep")`); text != "false" {
+			t.Error("processes outside premix are among the tasks")
+		}
+		narrow(t, b, fmt.Sprintf("tasks at %d", wide))
+		b.Shoot(fmt.Sprintf("tasks-%d", wide), true)
+	}
+	b.View(1280, 900, false)
+	choose := func(label, value string) {
+		t.Helper()
+		done := b.Eval(fmt.Sprintf(`(() => { const e = document.querySelector('[aria-label=%q]'); e.value = %q; e.dispatchEvent(new Event(e.tagName === "SELECT" ? "change" : "input")); return "chosen"; })()`, label, value))
+		if done != "chosen" {
+			t.Fatal(done)
+		}
+	}
+	const heading, rows = `[...document.querySelectorAll("h2")].at(-1).innerText`, `[...[...document.querySelectorAll("table")].at(-1).querySelectorAll("tbody tr")]`
+	choose("Search tasks", "call NA14")
+	b.Until(heading + `.includes(" of ") && ` + rows + `.length > 10 && ` + rows + `.every((r) => r.innerText.includes("call") && r.innerText.includes("NA14"))`)
+	choose("Search tasks", "")
+	choose("State", "bad")
+	b.Until(rows + `.length > 5 && ` + rows + `.every((r) => r.innerText.includes("failed"))`)
+	choose("State", "")
+	choose("User", "boris")
+	b.Until(rows + `.length > 20 && [...document.querySelectorAll("tbody tr")].every((r) => !r.innerText.includes("anna"))`)
+	choose("User", "")
+	choose("Engine", "process")
+	b.Until(`document.body.innerText.includes("grep") && !document.body.innerText.includes("NA14")`)
+	if text := b.Eval(`document.body.innerText.includes("Advice")`); text != "false" {
+		t.Error("processes outside premix get advice")
+	}
+	if high := b.Eval(`document.documentElement.scrollHeight < 6000`); high != "true" {
+		t.Errorf("the page is %s px high", b.Eval(`document.documentElement.scrollHeight`))
+	}
+	b.Shoot("tasks-processes", true)
+	w.clean(t, b)
+}
+
 // The token is asked for once, and wrong ones are told.
 func TestToken(t *testing.T) {
 	w := newWorld(t, "correct-horse-battery")

@@ -71,33 +71,73 @@ function memoryBar(u) {
   return h("span", { class: "pair" }, bar(part, `used ${format.memory(u.memory_most)} of ${format.memory(u.memory_asked)}`, part > 0.97 ? "bad" : part < 0.5 ? "low" : ""), h("span", { class: "figure" }, `${format.memory(u.memory_most)} of ${format.memory(u.memory_asked)}`));
 }
 
+// mostAdvice is the number of users and steps whose advice is shown, by the core time held.
+const mostAdvice = 12;
+
+function state(t) { return format.isTime(t.end) ? (t.ok ? "good" : "bad") : "runs"; }
+
 export function tasks(root) {
+  // Processes outside premix are shown only where they are asked for: there may be thousands.
+  const choose = (label, options) => {
+    const element = h("select", { "aria-label": label, onchange: () => again(true) }, options.map(([value, name]) => h("option", { value }, name)));
+    return element;
+  };
+  const users = choose("User", [["", "all users"]]);
+  const engines = choose("Engine", [["-process", "tasks of premix"], ["local", "local"], ["slurm", "slurm"], ["kubernetes", "kubernetes"], ["process", "processes outside premix"], ["", "all"]]);
+  const states = choose("State", [["", "all states"], ["runs", "running"], ["good", "succeeded"], ["bad", "failed"]]);
+  const search = h("input", { type: "search", placeholder: "name, step or run", "aria-label": "Search tasks", oninput: () => again(false) });
   const holder = h("div");
-  root.append(holder);
-  let control = null, timer = 0, drawn = "";
+  root.append(h("div", { class: "filters", role: "search" }, users, engines, states, search), holder);
+  let control = null, timer = 0, drawn = "", last = null;
+
+  // again draws what was loaded, or loads what a filter of the server selects.
+  function again(ask) {
+    drawn = "";
+    if (ask) load();
+    else if (last) draw(...last);
+  }
+
+  function picked(list) {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return list.filter((t) => (!states.value || state(t) === states.value) && words.every((w) => [t.name, t.step, t.run, t.user].some((x) => (x ?? "").toLowerCase().includes(w))));
+  }
+
+  function know(list) {
+    const names = new Set([...users.options].map((o) => o.value));
+    for (const u of list) if (u.user && !names.has(u.user)) { names.add(u.user); users.append(h("option", { value: u.user }, u.user)); }
+  }
 
   async function load() {
     control?.abort();
     control = new AbortController();
     const range = { start: format.zoned(view.from), end: format.zoned(view.to) };
+    if (users.value) range.user = users.value;
+    if (engines.value) range.engine = engines.value;
     try {
       const [usage, list] = await Promise.all([get("usage", range, control.signal), get("tasks", { ...range, limit: 2000 }, control.signal)]);
-      draw(usage.usage, list);
+      know(usage.usage);
+      draw(...last = [usage.usage, list]);
     } catch (error) {
       if (error.name !== "AbortError") holder.replaceChildren(failure(error, load));
     }
   }
 
-  function draw(usage, { tasks: list, truncated }) {
+  function draw(usage, { tasks: all, truncated }) {
+    const list = picked(all);
     // A page that follows the machine is not to jump under somebody's fingers.
-    const now = JSON.stringify([usage, list.length]);
+    const now = JSON.stringify([usage, list.length, all.length]);
     if (now === drawn) return;
     if (holder.contains(document.activeElement) && view.live && drawn) return;
     drawn = now;
-    if (!list.length && !usage.length) {
+    if (!all.length && !usage.length && (users.value || engines.value !== "-process")) {
+      holder.replaceChildren(empty("No task of this kind ran in this window", "Choose another user or engine, or a longer window."));
+      return;
+    }
+    if (!all.length && !usage.length) {
       holder.replaceChildren(empty("No task ran in this window", "Choose another day, or a longer window: tasks of premix run and premix task are recorded when they begin and when they end."));
       return;
     }
+    const filtered = list.length < all.length;
     const advice = usage.filter((u) => u.advice.length);
     const total = parts.reduce((o, [k]) => ({ ...o, [k]: usage.reduce((n, u) => n + u[k], 0) }), {});
     const core = usage.reduce((n, u) => n + u.core, 0), cpu = usage.reduce((n, u) => n + u.cpu, 0);
@@ -111,7 +151,7 @@ export function tasks(root) {
         card("processors used", core ? Math.round(100 * cpu / core) + "\u202f%" : "–", core ? `${format.seconds(cpu)} of ${format.seconds(core)} held` : ""),
         card("most waited", format.seconds(Math.max(0, ...usage.map((u) => u.wait_median))), "median, of the step that waits most")),
       h("section", {}, h("h2", {}, "Where time went"), shares(total, true), key()),
-      advice.length ? h("section", {}, h("h2", {}, "Advice"), h("ul", { class: "advice" }, [...Map.groupBy(advice.flatMap((u) => u.advice.map((a) => ({ step: u.step || "no step", user: u.user, a }))), (x) => x.step + "\n" + x.a).values()].map((same) => h("li", {}, h("b", {}, same[0].step), h("span", { class: "soft" }, " " + same.map((x) => x.user).filter(Boolean).join(", ")), h("span", {}, " " + same[0].a))))) : "",
+      advice.length ? h("section", {}, h("h2", {}, "Advice"), h("ul", { class: "advice" }, [...Map.groupBy(advice.slice(0, mostAdvice).flatMap((u) => u.advice.map((a) => ({ step: u.step || "no step", user: u.user, a }))), (x) => x.step + "\n" + x.a).values()].map((same) => h("li", {}, h("b", {}, same[0].step), h("span", { class: "soft" }, " " + same.map((x) => x.user).filter(Boolean).join(", ")), h("span", {}, " " + same[0].a))))) : "",
       h("section", {}, h("h2", {}, "By user and step"), table([
         { name: "step", left: true, value: (u) => u.step || "–" },
         { name: "user", left: true, value: (u) => u.user || "–" },
@@ -121,10 +161,10 @@ export function tasks(root) {
         { name: "where time went", left: true, value: (u) => u.idle / (u.idle + u.working + u.warming + u.waited || 1), show: (u) => shares(u) },
         { name: "processors", left: true, title: "processor time of the core time held", value: (u) => u.efficiency, show: (u) => h("span", { class: "pair" }, bar(u.efficiency, Math.round(100 * u.efficiency) + " % of the cores held were used", u.efficiency < 0.5 ? "low" : ""), h("span", { class: "figure" }, Math.round(100 * u.efficiency) + "\u202f%")) },
         { name: "memory", left: true, value: (u) => u.memory_most, show: memoryBar },
-      ], usage, { by: 2, down: true, label: "Tasks by user and step" })),
-      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, list)))))) : "",
-      bad.length ? h("section", {}, h("h2", {}, "Failed"), table([...columns(list), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
-      h("section", {}, h("h2", {}, truncated ? `The ${list.length} that ran longest` : "All tasks"), table(columns(list), list, { by: 3, down: true, label: "Tasks", limit: 25 })));
+      ], usage, { by: 2, down: true, label: "Tasks by user and step", limit: 25 })),
+      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, all)))))) : "",
+      bad.length ? h("section", {}, h("h2", {}, "Failed"), table([...columns(all), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
+      h("section", {}, h("h2", {}, filtered ? `${list.length} of ${all.length} tasks` : truncated ? `The ${list.length} that ran longest` : "All tasks"), truncated && filtered ? h("p", { class: "soft" }, `Of the ${all.length} that ran longest in this window.`) : "", table(columns(all), list, { by: 3, down: true, label: "Tasks", limit: 50 })));
   }
 
   function columns(list) {
@@ -155,7 +195,7 @@ export function tasks(root) {
   }
 
   load();
-  const again = setInterval(() => {
+  const following = setInterval(() => {
     if (!view.live || document.hidden) return;
     const w = width(), now = Date.now();
     set({ from: now - w, to: now });
@@ -166,7 +206,7 @@ export function tasks(root) {
       clearTimeout(timer);
       timer = setTimeout(load, 150);
     },
-    leave() { control?.abort(); clearInterval(again); clearTimeout(timer); },
+    leave() { control?.abort(); clearInterval(following); clearTimeout(timer); },
   };
 }
 

@@ -85,7 +85,7 @@ export function timeline(root) {
       const wanted = panels.map((p) => p.name);
       const [answer, tasks, kept] = await Promise.all([
         wanted.length ? get("series", { name: wanted, ...range, step }, control.signal) : { series: [] },
-        get("tasks", { ...range, limit: mostTasks }, control.signal),
+        get("tasks", { ...range, engine: "-process", limit: mostTasks }, control.signal),
         get("events", range, control.signal),
       ]);
       if (control.signal.aborted) return;

@@ -22,9 +22,7 @@ type Topic struct {
 func Topics() []Topic {
 	var list []Topic
 	each(func(name string, text []byte) {
-		// A comment for a test may stand before the heading.
-		_, rest, _ := strings.Cut("\n"+string(text), "\n# ")
-		title, _, _ := strings.Cut(rest, "\n")
+		title, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
 		list = append(list, Topic{name, title})
 	})
 	slices.SortFunc(list, func(a, b Topic) int { return strings.Compare(a.Name, b.Name) })

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// needsOf matches the first line of a page that needs more than premix: programs, root for
+// needsOf matches the comment of a page that needs more than premix: programs, root for
 // the user root, fuse for /dev/fuse.
-var needsOf = regexp.MustCompile(`^<!-- check: (.*) -->\n`)
+var needsOf = regexp.MustCompile(`(?m)^<!-- check: (.*) -->$`)
 
 // TestHowTo does each how-to word for word, as a new user would: all of its blocks in one
 // shell, in an empty directory, and no command may fail.

@@ -20,6 +20,7 @@ import (
 	"premix/internal/demo/aligner"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/quantile"
+	"premix/internal/kit/units"
 )
 
 // Sizes of the demonstration.
@@ -352,7 +353,7 @@ func (r *Result) Write(w io.Writer) error {
 			fmt.Fprintf(&b, "%s: %d tasks started cold: %s; see premix doctor\n", row.Name, row.Cold, row.Reason)
 		}
 	}
-	fmt.Fprintf(&b, "%.0f s in all, %d MB in %s\n\npage: %s\nagain: cd %s && premix run recipe.yaml samples.csv --out again\n", r.Seconds, r.Bytes/1e6, r.Dir, r.Page, r.Dir)
+	fmt.Fprintf(&b, "%.0f s in all, %s in %s\n\npage: %s\nagain: cd %s && premix run recipe.yaml samples.csv --out again\n", r.Seconds, units.Size(r.Bytes), r.Dir, r.Page, r.Dir)
 	_, err := w.Write(b.Bytes())
 	return err
 }

@@ -21,7 +21,7 @@ var usual = map[string][]string{
 	"agent": {"internal/transfer/peer", "internal/watch/collect", "internal/store/origin", "internal/store/server"},
 	// Of OCI.
 	"artifact": {"docs/origins.md", "internal/store/origin"},
-	"blob":     {"bench/containers", "bench/store", "internal/image/source.go", "internal/image/layout.go", "internal/image/layout_test.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
+	"blob":     {"bench/containers", "bench/store", "CHANGELOG.md", "internal/image/source.go", "internal/image/layout.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
 	// To reach a peer or a batch system.
 	"attempt": {"internal/engine/pilot/reach.go", "internal/transfer/stream", "docs/transfer.md"},
 	// Of CRIU.
@@ -37,7 +37,7 @@ var usual = map[string][]string{
 		"docs/cli", "docs/how-to/compare-schedulers.md", "docs/overview.md", "docs/tutorials/cluster.md",
 		"docs/blast-service.md", "docs/blast.md", "docs/exit-codes.md", "docs/figures.md", "docs/hot.md", "docs/kubernetes.md", "docs/python.md", "docs/recipe.md", "docs/replay.md", "docs/run.md", "docs/slurm-shim.md", "docs/slurm.md", "docs/watch.md",
 		"cmd/premix/blast_serve.go", "cmd/premix/engine.go", "cmd/premix/replay.go", "cmd/premix/replay_generate.go", "cmd/premix/run.go", "cmd/premix/slurm_shim.go", "cmd/premix/task_run.go", "cmd/premix/task_submit.go", "cmd/premix/task_why.go", "cmd/premix/task_work.go",
-		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect",
+		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/fakebatch", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect",
 	},
 	// By Slurm.
 	"launch": {"docs/slurm.md", "internal/engine/slurm"},

@@ -259,3 +259,24 @@ func TestKeepsUser(t *testing.T) {
 		t.Errorf("notices %q", notices)
 	}
 }
+
+// TestKeepsDirectory has a program make a directory before its input, and set its
+// permissions, as a Java program does with its directory for temporary files.
+func TestKeepsDirectory(t *testing.T) {
+	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
+	file := filepath.Join(t.TempDir(), "file")
+	spec := keeps(program, "directory", file)
+	for i, change := range []func() error{
+		func() error { return nil },
+		func() error { return nil },
+		func() error { return os.Chmod(file+".d", 0o700) },
+		func() error { return os.Remove(file + ".d") },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if out, notices := outputOf(t, spec, Hot, dir, store, "line\n"); out != "750\n" || (len(notices) > 0) != (i > 1) {
+			t.Errorf("run %d printed %q; notices %q", i, out, notices)
+		}
+	}
+}

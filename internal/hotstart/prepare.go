@@ -668,7 +668,11 @@ func (p *preparation) unwritten(looks []look) error {
 		switch err := stat(l.Path, &st); {
 		case err != nil:
 			// It was removed.
-		case l.Op == tracer.LookWrite && st.Mode&unix.S_IFMT != unix.S_IFREG:
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR && born(l.Path, &st) <= p.loading.Add(-coarse).UnixNano():
+			// It was there. Its permissions and owner are in the stamp.
+			looks[i].Op = tracer.LookStat
+			continue
+		case l.Op == tracer.LookWrite && st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
 			if !p.last { // it may be a cache that is there now, or another process wrote to it
 				return &changedMeanwhile{l.Path, 2 * coarse}
@@ -676,6 +680,8 @@ func (p *preparation) unwritten(looks []look) error {
 			does := "writes to"
 			if l.Op == tracer.LookChange {
 				does = "changes"
+			} else if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				does = "makes"
 			}
 			return &refusal{fmt.Sprintf("the tool %s %s before it opens its input, and a hot start would not", does, l.Path)}
 		}
@@ -684,6 +690,16 @@ func (p *preparation) unwritten(looks []look) error {
 		}
 	}
 	return nil
+}
+
+// born returns the time at which a file was made, ns since the epoch, or a later time if the
+// file system does not have it.
+func born(path string, st *unix.Stat_t) int64 {
+	var x unix.Statx_t
+	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &x) != nil || x.Mask&unix.STATX_BTIME == 0 {
+		return st.Ctim.Nano()
+	}
+	return x.Btime.Sec*1e9 + int64(x.Btime.Nsec)
 }
 
 // accessed returns the path of a file whose access time was set since the tool was loaded,

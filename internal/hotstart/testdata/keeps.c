@@ -123,6 +123,7 @@ static void begin(void)
 	if (is("remove")) unlink(file);
 	if (is("link")) { unlink(file); if (symlink("elsewhere", file)) die(file); }
 	if (is("mode") && chmod(file, 0640)) die(file);
+	if (is("directory") && (mkdir(beside(".d"), 0700) && errno != EEXIST || chmod(beside(".d"), 0750))) die("directory");
 	if (is("touch") && utimensat(AT_FDCWD, file, (struct timespec[2]){{5, 0}, {5, 0}}, 0)) die(file);
 	if (is("shm")) number = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600), shmctl(number, IPC_RMID, NULL);
 	if (is("sem")) number = semget(IPC_PRIVATE, 1, IPC_CREAT | 0600), semctl(number, 0, IPC_RMID);
@@ -173,6 +174,9 @@ static void say(void)
 	} else if (is("alarm")) {
 		int left = alarm(100);
 		printf("%d %d\n", rang, left > 0 && left <= 100);
+	} else if (is("directory")) {
+		struct stat st;
+		printf("%o\n", stat(beside(".d"), &st) ? 0 : st.st_mode & 0777);
 	} else if (is("remove") || is("link")) {
 		struct stat st;
 		printf("%d\n", lstat(file, &st));

@@ -120,7 +120,7 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 				}
 				time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
 				if victim != "premix" {
-					b, err := spawn.ReadBoard(s.path("out/.premix/queue/board-0"))
+					b, err := spawn.ReadStatusFile(s.path("out/.premix/queue/board-0"))
 					if err == nil && b.Session > 0 && parentOf(b.Session) == cmd.Process.Pid {
 						_ = unix.Kill(b.Session, unix.SIGKILL)
 					}
@@ -175,11 +175,11 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- cmd.Wait() }()
 				for over := false; !over && len(done) == 0; time.Sleep(time.Millisecond) {
-					b, err := spawn.ReadBoard(board)
+					b, err := spawn.ReadStatusFile(board)
 					over = err == nil && len(b.Running) > 0 && parentOf(b.Session) == cmd.Process.Pid
 				}
 				time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
-				b, err := spawn.ReadBoard(board)
+				b, err := spawn.ReadStatusFile(board)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +194,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				for b.Alive() {
 					time.Sleep(time.Millisecond)
 				}
-				if b, err = spawn.ReadBoard(board); err != nil {
+				if b, err = spawn.ReadStatusFile(board); err != nil {
 					t.Fatal(err)
 				}
 				results, err := b.Ended()

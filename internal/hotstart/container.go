@@ -90,8 +90,8 @@ func (im *Image) Find(name string, env []string) error {
 	return err
 }
 
-// furnish makes the bundle of a container.
-func (c *containerConfig) furnish(spec Spec) (*bundle.Bundle, error) {
+// prepareContainer makes the bundle of a container.
+func (c *containerConfig) prepareContainer(spec Spec) (*bundle.Bundle, error) {
 	b, err := bundle.New(spec.Image.Bundles)
 	if err != nil {
 		return nil, err

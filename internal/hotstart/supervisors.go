@@ -152,7 +152,7 @@ func (s *Starter) openSupervisor(cfg supervisorConfig) (*supervisorHandle, error
 		}
 		return p.begin(cfg)
 	}
-	room, err := cfg.Container.furnish(s.spec)
+	room, err := cfg.Container.prepareContainer(s.spec)
 	if err != nil {
 		return nil, err
 	}

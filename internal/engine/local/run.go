@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		}
 	}()
 	s.slots, s.capacity, s.budget = slots, slots*run.Plan.Header.Threads, budget
-	s.ways = ways{failed: WayAgain}
+	s.hints = hints{failed: WayAgain}
 	return s.run(ctx, &hot{scheduler: s, run: run, opts: o, tool: rec, samples: samples,
 		spec: rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory), lanes: make(map[string]*lane), timeout: o.Timeout, killed: make(chan struct{}),
 		running: make(map[int]context.CancelCauseFunc), queued: make(map[int]time.Time), starts: make(Starts),

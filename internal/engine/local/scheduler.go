@@ -84,7 +84,7 @@ type scheduler struct {
 	p        *queue.Picker
 	l        launcher
 	recipe   string // of a run; "" for tasks without a recipe
-	ways     ways
+	hints    hints
 	progress *progress
 	slots    int // tasks at a time
 	capacity int // cores that tasks take together
@@ -110,9 +110,9 @@ type scheduler struct {
 	broken    error
 }
 
-// ways are the hints of the errors that end an invocation; where one is empty, the error has its
+// hints are the hints of the errors that end an invocation; where one is empty, the error has its
 // own.
-type ways struct{ failed, stopped, interrupted string }
+type hints struct{ failed, stopped, interrupted string }
 
 // activeTask is a task that a launcher has started, and its resources.
 type activeTask struct {
@@ -141,7 +141,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *Summary, err error) {
 	}
 	dir := o.Queue.Dir
 	s := newScheduler(o, newProgress(o.Messages, o.Terminal), thisHierarchies())
-	s.ways = ways{
+	s.hints = hints{
 		failed:      fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed and premix task run --out %[1]s run them again", dir),
 		stopped:     "mend the cause; premix task run --out " + dir + " goes on",
 		interrupted: "premix task run --out " + dir + " goes on",
@@ -224,7 +224,7 @@ func (s *scheduler) run(ctx context.Context, l launcher) (*Summary, error) {
 	case err != nil:
 		return sum, err
 	case sum.Failed+sum.NotRun > 0:
-		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: s.ways.failed}
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: s.hints.failed}
 	}
 	return sum, nil
 }
@@ -242,7 +242,7 @@ func (s *scheduler) limits() {
 func (s *scheduler) interrupted(err error) error {
 	var i *Interrupted
 	if s.ctx.Err() != nil && errors.As(context.Cause(s.ctx), &i) {
-		return &Interrupted{Signal: i.Signal, Dir: s.q.Dir, Way: s.ways.interrupted}
+		return &Interrupted{Signal: i.Signal, Dir: s.q.Dir, Way: s.hints.interrupted}
 	}
 	return err
 }
@@ -266,8 +266,8 @@ func (s *scheduler) fenced() (drain bool, err error) {
 	return false, err
 }
 
-// heed stops the worker if the fence or the time requires it.
-func (s *scheduler) heed() {
+// checkFence stops the worker if the fence or the time requires it.
+func (s *scheduler) checkFence() {
 	if s.stopped {
 		return
 	}
@@ -313,7 +313,7 @@ func (s *scheduler) work() {
 		}
 		if len(s.active)+s.finishing+s.unsettled == 0 && (s.stopped || stay == nil) {
 			// Nothing is on its way, and nothing can start but by the latest orders.
-			s.look()
+			s.refreshOrders()
 			s.l.idle()
 			if !s.stopped {
 				s.fill()
@@ -354,17 +354,17 @@ func (s *scheduler) work() {
 				s.settledOne(rec, done.err)
 			}
 		case <-orders.C:
-			s.look()
+			s.refreshOrders()
 			for len(doubtful) > 0 && time.Since(doubtful[0].Ended) > doubtTime {
 				waiting, doubtful = append(waiting, doubtful[0]), doubtful[1:]
 			}
 		case <-fence.C:
-			s.heed()
+			s.checkFence()
 		case <-s.o.Wake:
-			s.look()
+			s.refreshOrders()
 		case <-stay:
 			stay = nil
-			s.look() // orders that came before it was closed
+			s.refreshOrders() // orders that came before it was closed
 		case <-tick.C:
 			s.progress.draw(s)
 		case <-interrupt:
@@ -401,8 +401,8 @@ func (s *scheduler) stop() {
 	s.l.drop()
 }
 
-// look applies new orders.
-func (s *scheduler) look() {
+// refreshOrders applies new orders.
+func (s *scheduler) refreshOrders() {
 	if !s.q.Changed() && !s.p.Behind() {
 		return
 	}
@@ -428,7 +428,7 @@ func (s *scheduler) look() {
 // fail stops the run for good.
 func (s *scheduler) fail(err error) {
 	if s.broken == nil {
-		s.broken = &StoppedError{err: err, way: s.ways.stopped}
+		s.broken = &StoppedError{err: err, way: s.hints.stopped}
 	}
 	s.stop()
 }

@@ -55,8 +55,8 @@ func (s *spawners) close() error {
 		s.end(r)
 	}
 	if s.broken == nil {
-		if err := s.removeBoards(); err != nil {
-			s.progress.note("a board is left: %v", err)
+		if err := s.removeStatusFiles(); err != nil {
+			s.progress.note("a status file is left: %v", err)
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ type runner struct {
 
 // usual returns the setup of the spawner of all tasks but the suspects.
 func (s *spawners) usual() *runner {
-	r := &runner{setup: spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}}
+	r := &runner{setup: spawn.Setup{Slots: s.slots, StatusFile: s.q.StatusFile(s.o.Worker)}}
 	r.addLogs(s)
 	return r
 }
@@ -135,7 +135,7 @@ func (s *spawners) startAlone(a *activeTask, st spawn.Task) error {
 	for slices.ContainsFunc(s.aloneSlots(), func(taken int) bool { return taken == n }) {
 		n++
 	}
-	r := &runner{alone: s.suspects[a.Number], setup: spawn.Setup{Slots: 1, First: n, Board: s.q.AloneBoard(s.o.Worker, n)}}
+	r := &runner{alone: s.suspects[a.Number], setup: spawn.Setup{Slots: 1, First: n, StatusFile: s.q.LoneStatusFile(s.o.Worker, n)}}
 	r.addLogs(s)
 	if _, err := s.spawn(r); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*
 			s.fail(err)
 		}
 	}
-	b, err := spawn.ReadBoard(r.setup.Board)
+	b, err := spawn.ReadStatusFile(r.setup.StatusFile)
 	if err == nil {
 		ended, err = b.Ended()
 	}
@@ -215,7 +215,7 @@ func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*
 		return false
 	})
 	running := make(map[uint64]*spawn.Running)
-	if b != nil && b.Session == r.PID() { // or it died before it had a board
+	if b != nil && b.Session == r.PID() { // or it died before it had a status file
 		for i := range b.Running {
 			running[b.Running[i].ID] = &b.Running[i]
 		}
@@ -295,8 +295,8 @@ func own(r *spawn.Result) bool {
 // of the tasks that had ended when it was killed.
 func (s *spawners) recover() error {
 	var records []*record.Task
-	for _, path := range s.q.Boards(s.o.Worker) {
-		b, err := spawn.ReadBoard(path)
+	for _, path := range s.q.StatusFiles(s.o.Worker) {
+		b, err := spawn.ReadStatusFile(path)
 		if err == nil {
 			err = b.Sweep()
 		}
@@ -323,12 +323,12 @@ func (s *spawners) recover() error {
 		}
 		s.progress.note("%d tasks had ended when premix was killed", len(records))
 	}
-	return s.removeBoards()
+	return s.removeStatusFiles()
 }
 
-// removeBoards removes the boards, when all of their results are durable elsewhere.
-func (s *spawners) removeBoards() error {
-	for _, path := range s.q.Boards(s.o.Worker) {
+// removeStatusFiles removes the status files, when all of their results are durable elsewhere.
+func (s *spawners) removeStatusFiles() error {
+	for _, path := range s.q.StatusFiles(s.o.Worker) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

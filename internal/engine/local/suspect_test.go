@@ -61,7 +61,7 @@ func TestTasksThatKillTheirSpawner(t *testing.T) {
 		if got := d.output(len(poison)*(each+1), false); got != "before\n" {
 			t.Errorf("the last one wrote %q", got)
 		}
-		if boards := d.q.Boards(queue.LocalWorker); len(boards) != 1 {
+		if boards := d.q.StatusFiles(queue.LocalWorker); len(boards) != 1 {
 			t.Errorf("boards are left: %v", boards)
 		}
 	}

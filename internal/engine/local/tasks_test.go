@@ -442,7 +442,7 @@ func TestKilledSpawners(t *testing.T) {
 			}
 			// One that has not ended a task is spared: a run without progress is given up.
 			now := d.q.Counts()[queue.Succeeded]
-			b, err := spawn.ReadBoard(d.q.Board(queue.LocalWorker))
+			b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker))
 			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 && (last == 0 || now > ended) {
 				last, ended = b.Session, now
 				if unix.Kill(last, unix.SIGKILL) == nil {

@@ -22,8 +22,8 @@ type Need struct {
 type Directory interface {
 	// Path is the directory, absolute.
 	Path() string
-	// Lock is the file that the worker of a seat holds locked.
-	Lock(seat string) string
+	// Lock is the file that the worker of a worker slot holds locked.
+	Lock(slot string) string
 	// Tasks is how many tasks there are. It may grow.
 	Tasks() int
 	// Refresh reads new orders and records. It calls f once for each record of this

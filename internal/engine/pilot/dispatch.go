@@ -234,7 +234,7 @@ func (s *dispatcher) run(ctx context.Context) error {
 		if err := s.round(ctx); err != nil {
 			return err
 		}
-		s.o.Flight.tell(s)
+		s.o.Flight.copyState(s)
 		if s.finished() && (stay == nil || s.stopping) {
 			return nil
 		}
@@ -551,7 +551,7 @@ func reasonOf(st Status) string {
 
 // began reports whether a worker has got its lock.
 func (s *dispatcher) began(h *held) bool {
-	text, err := os.ReadFile(s.d.Lock(h.SeatName()))
+	text, err := os.ReadFile(s.d.Lock(h.SlotName()))
 	return err == nil && bytes.Contains(text, []byte(beganLine(h.Worker)))
 }
 
@@ -561,12 +561,12 @@ func beganLine(worker int) string { return fmt.Sprintf("worker %d\n", worker) }
 // close closes a worker, unless it still works. Its tasks get no strike if they are
 // blameless.
 func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error) {
-	lock, busy, err := queue.TakeLock(s.d.Lock(h.SeatName()), 0)
+	lock, busy, err := queue.TakeLock(s.d.Lock(h.SlotName()), 0)
 	if err != nil || busy {
 		return false, err
 	}
 	defer lock.Close()
-	// No worker can write under this seat now, so its records are complete.
+	// No worker can write under this worker slot now, so its records are complete.
 	if err := s.refresh(); err != nil {
 		return false, err
 	}
@@ -664,13 +664,13 @@ func (s *dispatcher) gathering(now time.Time) bool {
 func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 	taken := make(map[int]bool)
 	for _, h := range s.l.open() {
-		taken[h.Seat] = true
+		taken[h.WorkerSlot] = true
 	}
 	seat := 0
 	for i := range shares {
 		for seat++; taken[seat]; seat++ {
 		}
-		shares[i].Worker, shares[i].Seat = len(s.l.workers)+1+i, seat
+		shares[i].Worker, shares[i].WorkerSlot = len(s.l.workers)+1+i, seat
 	}
 	var token [4]byte
 	_, _ = rand.Read(token[:]) // it never fails

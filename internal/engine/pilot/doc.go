@@ -11,8 +11,8 @@
 //   - share: ranges of task numbers that belong to exactly one worker.
 //   - wave: the shares that are submitted together, as one array. They need the same
 //     cores and memory.
-//   - seat: the name under which a worker writes: its journal, logs, board and lock. A
-//     seat is reused when its worker is closed, so that the number of files depends on
+//   - worker slot: the name under which a worker writes: its journal, logs, status file and lock. A
+//     worker slot is reused when its worker is closed, so that the number of files depends on
 //     the workers at one time, and not on all workers.
 //   - budget: how long a worker starts tasks. The tasks that it has not started then come
 //     back.
@@ -35,8 +35,8 @@
 //
 // # Why no task is done twice
 //
-// A worker has a number that is never used again, and a seat. It takes the lock of its
-// seat (work-SEAT.lock), then reads the ledger: if it was closed, it ends. The
+// A worker has a number that is never used again, and a worker slot. It takes the lock of its
+// worker slot (work-SEAT.lock), then reads the ledger: if it was closed, it ends. The
 // dispatcher closes a worker only while it holds that lock itself, after it has read
 // all records. So a job that starts late, for example because the batch system starts it
 // again, finds either the lock taken or the entry. A worker that can lose its lock without
@@ -57,5 +57,5 @@
 // # Lock order
 //
 // The lock of the dispatcher (the lock of the local worker, or of the run), the lock of a
-// seat, the locks of the directory.
+// worker slot, the locks of the directory.
 package pilot

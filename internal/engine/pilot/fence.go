@@ -9,7 +9,7 @@ import (
 )
 
 // fence decides whether a worker may still write. It is first asked when the worker
-// has the lock of its seat.
+// has the lock of its worker slot.
 type fence struct {
 	d      Directory
 	mu     sync.Mutex // guards the rest
@@ -42,7 +42,7 @@ func (f *fence) check() error {
 
 // sign writes the worker's number into its lock, for the dispatcher.
 func (f *fence) sign() error {
-	lock, err := owner.OpenFile(f.d.Lock(f.worker.SeatName()), os.O_WRONLY|os.O_APPEND, 0)
+	lock, err := owner.OpenFile(f.d.Lock(f.worker.SlotName()), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func (f *Flight) Given() []Given {
 	return f.list
 }
 
-// tell copies the dispatcher's state into f. f may be nil.
-func (f *Flight) tell(s *dispatcher) {
+// copyState copies the dispatcher's state into f. f may be nil.
+func (f *Flight) copyState(s *dispatcher) {
 	if f == nil || !s.moved {
 		return
 	}

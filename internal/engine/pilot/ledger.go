@@ -79,17 +79,17 @@ type Trees struct {
 
 // Share is the work of one worker.
 type Share struct {
-	Worker  int      `json:"worker"` // from 1, never used again
-	Seat    int      `json:"seat"`   // from 1, free again when the worker is closed
-	Ranges  [][2]int `json:"ranges"` // first and last numbers of tasks, ascending
-	Cores   int      `json:"cores"`  // that its engine job asks for
-	Memory  int64    `json:"memory,omitempty"`
-	Ask     string   `json:"ask,omitempty"` // options of the engine that its tasks need, KEY=VALUE, one a line
-	Strikes int      `json:"strikes,omitempty"`
+	Worker     int      `json:"worker"` // from 1, never used again
+	WorkerSlot int      `json:"seat"`   // from 1, free again when the worker is closed
+	Ranges     [][2]int `json:"ranges"` // first and last numbers of tasks, ascending
+	Cores      int      `json:"cores"`  // that its engine job asks for
+	Memory     int64    `json:"memory,omitempty"`
+	Ask        string   `json:"ask,omitempty"` // options of the engine that its tasks need, KEY=VALUE, one a line
+	Strikes    int      `json:"strikes,omitempty"`
 }
 
-// SeatName returns the name under which the worker writes.
-func (s *Share) SeatName() string { return fmt.Sprint(s.Seat) }
+// SlotName returns the name under which the worker writes.
+func (s *Share) SlotName() string { return fmt.Sprint(s.WorkerSlot) }
 
 // Tasks returns the number of tasks in the share.
 func (s *Share) Tasks() int {

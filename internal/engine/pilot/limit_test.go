@@ -156,11 +156,11 @@ func TestWorkerWaitsForItsLock(t *testing.T) {
 	}
 	l := &ledger{path: ledgerPath(dir), version: "v1"}
 	defer l.close()
-	share := Share{Worker: 1, Seat: 1, Ranges: [][2]int{{1, 1}}, Cores: 1}
+	share := Share{Worker: 1, WorkerSlot: 1, Ranges: [][2]int{{1, 1}}, Cores: 1}
 	if err := l.append(&Entry{Event: eventWave, Wave: 1, Engine: "ender", Shares: []Share{share}}); err != nil {
 		t.Fatal(err)
 	}
-	lock, busy, err := queue.TakeLock(d.Lock(share.SeatName()), 0)
+	lock, busy, err := queue.TakeLock(d.Lock(share.SlotName()), 0)
 	if err != nil || busy {
 		t.Fatal(busy, err)
 	}

@@ -119,7 +119,7 @@ func TestLedgerCutAnywhere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l := &ledger{path: path, version: "v1"}
 	share := func(worker int) Share {
-		return Share{Worker: worker, Seat: 1, Ranges: [][2]int{{worker, worker}}}
+		return Share{Worker: worker, WorkerSlot: 1, Ranges: [][2]int{{worker, worker}}}
 	}
 	for _, e := range []*Entry{
 		{Event: eventWave, Wave: 1, Engine: "slurm", Token: "a", Shares: []Share{share(1)}},
@@ -183,7 +183,7 @@ func TestEveryCutOfTheLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l := &ledger{path: path, version: "v1"}
 	for _, e := range []*Entry{
-		{Event: eventWave, Wave: 1, Engine: "x", Token: "a", Shares: []Share{{Worker: 1, Seat: 1, Ranges: [][2]int{{1, 5}}}, {Worker: 2, Seat: 2, Ranges: [][2]int{{6, 9}}}}},
+		{Event: eventWave, Wave: 1, Engine: "x", Token: "a", Shares: []Share{{Worker: 1, WorkerSlot: 1, Ranges: [][2]int{{1, 5}}}, {Worker: 2, WorkerSlot: 2, Ranges: [][2]int{{6, 9}}}}},
 		{Event: eventSubmitted, Wave: 1, Jobs: []string{"1_0", "1_1"}},
 		{Event: eventClosed, Worker: 1, Reason: "it ended"},
 	} {

@@ -123,12 +123,12 @@ func (d *Runs) withdraw(id string) error {
 
 // Work runs a share.
 func (d *Runs) Work(ctx context.Context, w *Worker) error {
-	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SeatName()), queue.SeatWait)
+	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SlotName()), queue.SeatWait)
 	if err != nil {
 		return err
 	}
 	if busy {
-		return &engine.DirError{Dir: d.dir, Reason: "has a worker in seat " + w.Share.SeatName() + " that still runs", Way: "its tasks are run when that one has ended"}
+		return &engine.DirError{Dir: d.dir, Reason: "has a worker in seat " + w.Share.SlotName() + " that still runs", Way: "its tasks are run when that one has ended"}
 	}
 	defer lock.Close()
 	if err := lock.Truncate(0); err != nil {
@@ -141,7 +141,7 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 		return err
 	}
 	o := d.o
-	o.Worker, o.Share, o.Until, o.Fence = w.Share.SeatName(), w.Share.Ranges, w.Until, w.Fence
+	o.Worker, o.Share, o.Until, o.Fence = w.Share.SlotName(), w.Share.Ranges, w.Until, w.Fence
 	o.Cores, o.Memory, o.Grace, o.Kill, o.Messages = w.Cores, w.Memory, w.Grace, w.Kill, w.Messages
 	o.Trust = w.Settings.Trust
 	if w.Settings.Verify != "" {

@@ -82,7 +82,7 @@ func (p *packing) classOf(n *Need) class {
 	return c
 }
 
-// shares makes shares of tasks, in their order, by class. Workers and seats are not
+// shares makes shares of tasks, in their order, by class. Workers and worker slots are not
 // filled in.
 func (p *packing) shares(needs []Need) []Share {
 	var list []Share

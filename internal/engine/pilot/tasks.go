@@ -46,7 +46,7 @@ func tasksOf(q *queue.Queue) TaskDir {
 // Path returns the path of the directory.
 func (d *TaskDir) Path() string { return d.dir }
 
-// Lock returns the path of the lock of a seat.
+// Lock returns the path of the lock of a worker slot.
 func (d *TaskDir) Lock(seat string) string { return engine.WorkerLock(d.dir, seat) }
 
 // Tasks returns the number of tasks.
@@ -124,7 +124,7 @@ func (d *TaskDir) Line() string {
 
 // Work runs a share.
 func (d *TaskDir) Work(ctx context.Context, w *Worker) error {
-	_, err := local.RunTasks(ctx, local.TaskOptions{Queue: d.q, Worker: w.Share.SeatName(), Share: w.Share.Ranges,
+	_, err := local.RunTasks(ctx, local.TaskOptions{Queue: d.q, Worker: w.Share.SlotName(), Share: w.Share.Ranges,
 		Until: w.Until, Fence: w.Fence, Cores: w.Cores, Memory: w.Memory, Grace: w.Grace, FailFast: w.Settings.FailFast, KeepDaemons: w.Settings.KeepDaemons, Kill: w.Kill,
 		Messages: w.Messages})
 	var failed *local.FailedError

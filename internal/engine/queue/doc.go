@@ -39,7 +39,7 @@
 // A batch is first written into tasks.jsonl and made durable, then its
 // order is. Lines of tasks.jsonl behind the last ordered batch were never
 // submitted, and the next submission overwrites them. The journals lack at most the
-// unsettled records. Until the machine crashes, the boards have the results of the ended
+// unsettled records. Until the machine crashes, the status files have the results of the ended
 // tasks among them, and the next worker settles these. All other tasks run again.
 //
 // # The index
@@ -68,7 +68,7 @@
 //
 // Usually there is one worker, 0, for all tasks. An engine that spreads a directory
 // over machines gives each worker a name and a share, ranges of task numbers that no
-// other worker has. All files that a worker writes have its name: logs, board, journal,
+// other worker has. All files that a worker writes have its name: logs, status file, journal,
 // lock.
 //
 // # Writers and locks

@@ -45,7 +45,7 @@ const (
 
 const entrySize = int64(unsafe.Sizeof(entry{}))
 
-// State is the state of a task. Whether a task runs is not part of it: see the boards.
+// State is the state of a task. Whether a task runs is not part of it: see the status files.
 type State uint8
 
 // States of a task.

@@ -81,8 +81,8 @@ func (in *Input) Check(r io.Reader, o BatchOptions) error {
 // errEnough ends the reading of tasks of which enough are wrong.
 var errEnough = errors.New("enough mistakes")
 
-// told adds an *InputError to the problems of its line. It returns other errors.
-func (in *Input) told(line int, err error) error {
+// keep adds an *InputError to the problems of its line. It returns other errors.
+func (in *Input) keep(line int, err error) error {
 	var e *InputError
 	if !errors.As(err, &e) {
 		return err
@@ -162,7 +162,7 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 				}
 				spec.Command = command
 			}
-			if err := in.told(n, in.add(b, spec, nil, in.Array)); err != nil {
+			if err := in.keep(n, in.add(b, spec, nil, in.Array)); err != nil {
 				return err
 			}
 		}
@@ -218,7 +218,7 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 			continue
 		}
 		if len(row) != columns {
-			if err := in.told(line, &InputError{Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), Way: wayTable}); err != nil {
+			if err := in.keep(line, &InputError{Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), Way: wayTable}); err != nil {
 				return err
 			}
 			continue
@@ -229,7 +229,7 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 		} else {
 			err = in.add(b, &Spec{Command: command}, nil, in.Array)
 		}
-		if err := in.told(line, err); err != nil {
+		if err := in.keep(line, err); err != nil {
 			return err
 		}
 	}
@@ -280,7 +280,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	var g given
 	var full error
 	wrong := func(format string, args ...any) {
-		full = errors.Join(full, in.told(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see premix help task for the fields; nothing was submitted"}))
+		full = errors.Join(full, in.keep(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see premix help task for the fields; nothing was submitted"}))
 	}
 	before := len(in.wrong.List)
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -295,7 +295,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		known := fieldNames()
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
 			if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
-				full = errors.Join(full, in.told(n, &InputError{Reason: "unknown field " + name, Way: problem.Meant(name, known, "%s")}))
+				full = errors.Join(full, in.keep(n, &InputError{Reason: "unknown field " + name, Way: problem.Meant(name, known, "%s")}))
 			}
 		}
 		g = given{}
@@ -358,11 +358,11 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	if g.Array != "" {
 		var err error
 		if array, err = ParseArray(g.Array); err != nil {
-			full = errors.Join(full, in.told(n, err))
+			full = errors.Join(full, in.keep(n, err))
 		}
 	}
 	if len(in.wrong.List) == before {
-		return in.told(n, in.add(b, s, g.After, array))
+		return in.keep(n, in.add(b, s, g.After, array))
 	}
 	if g.Group != "" {
 		// Tasks of later lines may come after this group, which is allowed.

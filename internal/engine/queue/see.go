@@ -27,24 +27,24 @@ import (
 // LocalWorker is the name of the worker of this machine.
 const LocalWorker = "0"
 
-// Board returns the path of a worker's board.
-func (q *Queue) Board(worker string) string { return q.path("board-" + worker) }
+// StatusFile returns the path of a worker's status file.
+func (q *Queue) StatusFile(worker string) string { return q.path("board-" + worker) }
 
-// aloneMark is in the names of boards of spawners that have one task.
+// aloneMark is in the names of status files of spawners that have one task.
 const aloneMark = ".alone-"
 
-// AloneBoard returns the path of the board of a worker's spawner for one task.
-func (q *Queue) AloneBoard(worker string, n int) string {
-	return q.Board(worker) + aloneMark + strconv.Itoa(n)
+// LoneStatusFile returns the path of the status file of a worker's spawner for one task.
+func (q *Queue) LoneStatusFile(worker string, n int) string {
+	return q.StatusFile(worker) + aloneMark + strconv.Itoa(n)
 }
 
-// Boards returns the existing boards of a worker; the board of its usual spawner is first.
-func (q *Queue) Boards(worker string) []string {
-	own := q.Board(worker)
+// StatusFiles returns the existing status files of a worker; the status file of its usual spawner is first.
+func (q *Queue) StatusFiles(worker string) []string {
+	own := q.StatusFile(worker)
 	list := []string{own}
 	entries, err := os.ReadDir(q.path(""))
 	if err != nil {
-		return list // reading the usual board reports the reason
+		return list // reading the usual status file reports the reason
 	}
 	for _, e := range entries {
 		if path := q.path(e.Name()); strings.HasPrefix(path, own+aloneMark) {
@@ -70,8 +70,8 @@ func (q *Queue) Running() []spawn.Running {
 		return nil
 	}
 	var list []spawn.Running
-	for _, path := range q.Boards(LocalWorker) {
-		if b, err := spawn.ReadBoard(path); err == nil {
+	for _, path := range q.StatusFiles(LocalWorker) {
+		if b, err := spawn.ReadStatusFile(path); err == nil {
 			list = append(list, b.Running...)
 		}
 	}

@@ -136,7 +136,7 @@ func (s *Spawner) Close() error {
 	err := s.conn.Close()
 	// How it ended is of no interest.
 	_ = s.cmd.Wait()
-	b, berr := ReadBoard(s.setup.Board)
+	b, berr := ReadStatusFile(s.setup.StatusFile)
 	if berr == nil && b.Session == s.cmd.Process.Pid {
 		berr = b.Sweep()
 	}

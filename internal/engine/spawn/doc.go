@@ -14,7 +14,7 @@
 //   - log: a file to which all tasks of a slot append their standard output, or
 //     their standard error. As one task at a time runs in a slot, the output of a task
 //     is the part between two sizes of the file.
-//   - board: a file in shared memory with the running task of each slot, followed by the
+//   - status file: a file in shared memory with the running task of each slot, followed by the
 //     results of ended tasks.
 //
 // The spawner is a process of its own for two reasons. It stays small and does not allocate,
@@ -36,10 +36,10 @@
 //   - When the first process of a task ends, the task has ended: the rest of its
 //     group is killed, and with cgroups also all other processes of the task, see [Cell].
 //   - When the client dies, the spawner reads the end of its socket, kills all groups,
-//     writes the results of all tasks to the board, and exits.
+//     writes the results of all tasks to the status file, and exits.
 //   - When the spawner dies, the kernel kills the first process of each task
 //     (PR_SET_PDEATHSIG). The client, or a later one if the client died too, finds the other
-//     processes by the session, see [Board.Sweep]. A process that makes a session
+//     processes by the session, see [StatusFile.Sweep]. A process that makes a session
 //     of its own (setsid(2)) survives if it is in no [Cell].
 //
 // Client and spawner talk over a socket in frames: a length of four bytes, little

@@ -27,11 +27,11 @@ const maxFrame = 64 << 20
 
 // Setup is the configuration of a spawner.
 type Setup struct {
-	Slots int
-	First int      // number of the first slot, in results
-	Board string   // file of the board; it is made
-	Logs  []string // two files a slot: standard output, standard error
-	Cells []Cell   // one a slot; empty: without cgroups
+	Slots      int
+	First      int      // number of the first slot, in results
+	StatusFile string   // path of the status file; it is made
+	Logs       []string // two files a slot: standard output, standard error
+	Cells      []Cell   // one a slot; empty: without cgroups
 }
 
 // Task is the description of a process. It has Argv or Shell, or both: with both, the
@@ -74,7 +74,7 @@ type Result struct {
 	Written  int64 // bytes to storage
 	OOMKills int   // processes that the kernel killed at the limit
 	Refused  bool  // the kernel refused it a process or thread, at a limit of how many there are
-	Full     bool  // the disk of the board was full when it ended
+	Full     bool  // the disk of the status file was full when it ended
 	Out, Err Piece // its output in the logs
 }
 

@@ -35,12 +35,12 @@ const shortWait = 10 * time.Millisecond
 
 // server is the spawner's side.
 type server struct {
-	setup Setup
-	env   *environ
-	board *board
-	limit syscall.Rlimit
-	wakes bool // result of wakeable
-	conn  *os.File
+	setup  Setup
+	env    *environ
+	status *statusFile
+	limit  syscall.Rlimit
+	wakes  bool // result of wakeable
+	conn   *os.File
 
 	mu      sync.Mutex
 	work    sync.Cond // the queue has something, or closed is set
@@ -132,7 +132,7 @@ func (s *server) begin(in *bufio.Reader) error {
 	}
 	s.wakes = wakeable()
 	s.env = newEnviron(os.Environ(), ownNames...)
-	if s.board, err = createBoard(s.setup.Board, s.setup.Slots, s.setup.First); err != nil {
+	if s.status, err = createStatusFile(s.setup.StatusFile, s.setup.Slots, s.setup.First); err != nil {
 		return err
 	}
 	// A thread that waits for its child holds a processor only for a short time. With more than
@@ -140,7 +140,7 @@ func (s *server) begin(in *bufio.Reader) error {
 	runtime.GOMAXPROCS(s.setup.Slots + 1)
 	began := make(chan error, s.setup.Slots)
 	for i := range s.setup.Slots {
-		t := &slot{server: s, n: i, words: s.board.slot(i), hash: newHash(s.env)}
+		t := &slot{server: s, n: i, words: s.status.slot(i), hash: newHash(s.env)}
 		s.slots = append(s.slots, t)
 		var c Cell
 		if i < len(s.setup.Cells) {
@@ -415,7 +415,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
 	fail := func(at step, errno syscall.Errno) *Result {
 		r.At, r.Errno, r.Ended = at.String(), errno, time.Now()
-		t.noted = t.board.note(r, t.noted)
+		t.noted = t.status.note(r, t.noted)
 		atomic.StoreUint64(&t.words[0], 0)
 		return r
 	}
@@ -547,8 +547,8 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	r.Out, t.outSize = grown(t.out, t.outSize)
 	r.Err, t.errSize = grown(t.err, t.errSize)
 	r.OOMKills = OOMKills(task.Events)
-	r.Full = t.board.full(r)
-	t.noted = t.board.note(r, t.noted)
+	r.Full = t.status.full(r)
+	t.noted = t.status.note(r, t.noted)
 	atomic.StoreUint64(&t.words[0], 0)
 	return r
 }

@@ -42,7 +42,7 @@ func newBench(t *testing.T, slots int, cells ...spawn.Cell) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bench{t: t, results: make(map[uint64]spawn.Result), came: make(chan struct{}, 1), ended: make(chan error, 1)}
-	b.setup = spawn.Setup{Slots: slots, Board: filepath.Join(dir, "board"), Cells: cells}
+	b.setup = spawn.Setup{Slots: slots, StatusFile: filepath.Join(dir, "board"), Cells: cells}
 	for i := range slots {
 		b.setup.Logs = append(b.setup.Logs, filepath.Join(dir, fmt.Sprintf("out-%d", i)), filepath.Join(dir, fmt.Sprintf("err-%d", i)))
 	}
@@ -365,7 +365,7 @@ func TestSignalAndDrop(t *testing.T) {
 		spawn.Task{ID: 4, Argv: []string{"true"}},
 	)
 	until(t, "task 3 on the board", func() bool {
-		board, err := spawn.ReadBoard(b.setup.Board)
+		board, err := spawn.ReadStatusFile(b.setup.StatusFile)
 		return err == nil && len(board.Running) == 1 && board.Running[0].ID == 3 && board.Running[0].PID > 0
 	})
 	if err := b.s.Drop(4); err != nil {
@@ -375,7 +375,7 @@ func TestSignalAndDrop(t *testing.T) {
 		t.Errorf("dropped: %+v", r)
 	}
 	until(t, "the end of task 3", func() bool {
-		// It is on the board a moment before it can be signalled.
+		// It is in the status file a moment before it can be signalled.
 		if err := b.s.Signal(3, unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -433,7 +433,7 @@ func TestKilledSpawner(t *testing.T) {
 	for _, pid := range pids {
 		until(t, "the end of process "+pid, func() bool { return gone(pid) })
 	}
-	board, err := spawn.ReadBoard(b.setup.Board)
+	board, err := spawn.ReadStatusFile(b.setup.StatusFile)
 	if err != nil || board.Session != b.s.PID() {
 		t.Fatalf("board %+v, %v", board, err)
 	}
@@ -467,7 +467,7 @@ func TestCloseEndsTasks(t *testing.T) {
 }
 
 func TestSetupThatCannotBe(t *testing.T) {
-	s, err := spawn.Start(os.Args[0], spawn.Setup{Slots: 1, Board: filepath.Join(t.TempDir(), "none", "board"), Logs: []string{"/none/a", "/none/b"}})
+	s, err := spawn.Start(os.Args[0], spawn.Setup{Slots: 1, StatusFile: filepath.Join(t.TempDir(), "none", "board"), Logs: []string{"/none/a", "/none/b"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -331,7 +331,7 @@ func (r *run) engineName() string {
 	return r.engine
 }
 
-// look returns the tries that run on this machine: from the boards for tasks without a
+// look returns the tries that run on this machine: from the status files for tasks without a
 // recipe, from the work directories for others.
 func (r *run) look() map[string]watch.Task {
 	seen := make(map[string]watch.Task)
@@ -359,7 +359,7 @@ func (r *run) look() map[string]watch.Task {
 			if !strings.HasPrefix(e.Name(), "board-") || !e.Type().IsRegular() {
 				continue
 			}
-			b, err := spawn.ReadBoard(r.state(engine.QueueDir, e.Name()))
+			b, err := spawn.ReadStatusFile(r.state(engine.QueueDir, e.Name()))
 			if err != nil || !b.Alive() {
 				continue
 			}

@@ -19,7 +19,7 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// A board is a file of words of eight bytes, in the byte order of the machine: it is
+// A status file consists of words of eight bytes, in the byte order of the machine: it is
 // never read on another one. Its head is
 //
 //	0 magic   1 slots   2 session (the spawner's process id)   3 start of the
@@ -36,9 +36,9 @@ import (
 // the client, but is invalid after a crash of the machine. On a full disk results are
 // omitted.
 const (
-	boardMagic = 0x0a64726f62786d70
-	boardHead  = 8
-	boardSlot  = 5
+	statusMagic = 0x0a64726f62786d70
+	statusHead  = 8
+	statusSlot  = 5
 )
 
 // Running is the running task of a slot.
@@ -51,23 +51,23 @@ type Running struct {
 	Err     int64 // where its standard error begins
 }
 
-// board is a mapped board.
-type board struct {
+// statusFile is a mapped status file.
+type statusFile struct {
 	file  *os.File // held for fd
 	fd    int
 	words []uint64    // of a mapping that lasts as long as the process
 	short atomic.Bool // a result could not be written whole, and none may follow it
 }
 
-// createBoard makes the board of this process. Results stay that are on it from a spawner
+// createStatusFile makes the status file of this process. Results stay that are on it from a spawner
 // before: its client may not have made them durable.
-func createBoard(path string, slots, first int) (*board, error) {
+func createStatusFile(path string, slots, first int) (*statusFile, error) {
 	f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	size := 8 * (boardHead + slots*boardSlot)
-	old, err := ReadBoard(path)
+	size := 8 * (statusHead + slots*statusSlot)
+	old, err := ReadStatusFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -95,21 +95,21 @@ func createBoard(path string, slots, first int) (*board, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "map", Path: path, Err: err}
 	}
-	b := &board{file: f, fd: int(f.Fd()), words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
-	clear(b.words[boardHead:])
+	b := &statusFile{file: f, fd: int(f.Fd()), words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
+	clear(b.words[statusHead:])
 	pid := os.Getpid()
 	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), startTime(pid), Place(), Boot(), uint64(first)
-	atomic.StoreUint64(&b.words[0], boardMagic)
+	atomic.StoreUint64(&b.words[0], statusMagic)
 	return b, nil
 }
 
-func (b *board) slot(n int) []uint64 {
-	at := boardHead + n*boardSlot
-	return b.words[at : at+boardSlot]
+func (b *statusFile) slot(n int) []uint64 {
+	at := statusHead + n*statusSlot
+	return b.words[at : at+statusSlot]
 }
 
 // note appends a result. buf is room for it, which is returned.
-func (b *board) note(r *Result, buf []byte) []byte {
+func (b *statusFile) note(r *Result, buf []byte) []byte {
 	if r.Full || b.short.Load() {
 		return buf
 	}
@@ -131,7 +131,7 @@ func (b *board) note(r *Result, buf []byte) []byte {
 // full reports whether the output of a task may be cut short, because the disk is full.
 // The check costs a round trip on some file systems, so a task that has ended well without
 // output is left to the client, which checks once for many tasks.
-func (b *board) full(r *Result) bool {
+func (b *statusFile) full(r *Result) bool {
 	var st unix.Statfs_t
 	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
 }
@@ -144,8 +144,8 @@ func Full(st *unix.Statfs_t) bool {
 	return st.Bavail == 0
 }
 
-// Board is the content of a board's file at one moment.
-type Board struct {
+// StatusFile is the content of a status file at one moment.
+type StatusFile struct {
 	Session int
 	Running []Running
 	path    string
@@ -155,10 +155,10 @@ type Board struct {
 	end     int64 // of the slots
 }
 
-// ReadBoard reads the board at path, without its results. If the file does not exist, no
+// ReadStatusFile reads the status file at path, without its results. If the file does not exist, no
 // task is running.
-func ReadBoard(path string) (*Board, error) {
-	b := &Board{path: path}
+func ReadStatusFile(path string) (*StatusFile, error) {
+	b := &StatusFile{path: path}
 	f, err := owner.OpenOthers(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return b, nil
@@ -167,21 +167,21 @@ func ReadBoard(path string) (*Board, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text := make([]byte, 8*boardHead)
+	text := make([]byte, 8*statusHead)
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(text[8*i:]) }
-	if _, err := io.ReadFull(f, text); err != nil || word(0) != boardMagic {
+	if _, err := io.ReadFull(f, text); err != nil || word(0) != statusMagic {
 		return b, nil // its writer got no further
 	}
 	b.Session, b.start, b.place, b.boot = int(word(2)), word(3), word(4), word(5)
-	slots := int(min(word(1), maxFrame/(8*boardSlot)))
-	b.end = int64(8 * (boardHead + slots*boardSlot))
-	rest, err := io.ReadAll(io.LimitReader(f, int64(8*slots*boardSlot)))
+	slots := int(min(word(1), maxFrame/(8*statusSlot)))
+	b.end = int64(8 * (statusHead + slots*statusSlot))
+	rest, err := io.ReadAll(io.LimitReader(f, int64(8*slots*statusSlot)))
 	if err != nil {
 		return nil, err
 	}
 	text = append(text, rest...)
-	for i := range len(rest) / (8 * boardSlot) {
-		at := boardHead + i*boardSlot
+	for i := range len(rest) / (8 * statusSlot) {
+		at := statusHead + i*statusSlot
 		if id := word(at); id != 0 {
 			b.Running = append(b.Running, Running{ID: id, PID: int(word(at + 1)), Slot: int(word(6)) + i, Started: time.Unix(0, int64(word(at+2))).UTC(), Out: int64(word(at + 3)), Err: int64(word(at + 4))})
 		}
@@ -189,16 +189,16 @@ func ReadBoard(path string) (*Board, error) {
 	return b, nil
 }
 
-// Ended reads the results on the board. It ignores a board of another boot, since
+// Ended reads the results in the status file. It ignores a status file of another boot, since
 // the output of its tasks may be lost.
-func (b *Board) Ended() ([]Result, error) {
+func (b *StatusFile) Ended() ([]Result, error) {
 	list, _, err := b.results()
 	return list, err
 }
 
-// results reads the results, and returns where the last whole one ends; 0 if the board is of
+// results reads the results, and returns where the last whole one ends; 0 if the status file is of
 // another boot.
-func (b *Board) results() (list []Result, end int64, err error) {
+func (b *StatusFile) results() (list []Result, end int64, err error) {
 	if b.Session == 0 || b.boot != Boot() {
 		return nil, 0, nil
 	}
@@ -217,8 +217,8 @@ func (b *Board) results() (list []Result, end int64, err error) {
 	return list, end, nil
 }
 
-// Alive reports whether the spawner of the board is alive, on this machine.
-func (b *Board) Alive() bool {
+// Alive reports whether the spawner of the status file is alive, on this machine.
+func (b *StatusFile) Alive() bool {
 	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
 }
 
@@ -230,7 +230,7 @@ const sweepWait = 5 * time.Second
 const endWait = 3 * time.Second
 
 // await waits for the end of a spawner that has lost its client.
-func (b *Board) await() {
+func (b *StatusFile) await() {
 	fd, err := unix.PidfdOpen(b.Session, 0)
 	if err != nil {
 		return
@@ -253,7 +253,7 @@ func (b *Board) await() {
 // The kernel does not give the number of a session to another process as long as the session
 // has members. If it gave the number away since, the leader has another start time. So Sweep
 // kills no other process.
-func (b *Board) Sweep() error {
+func (b *StatusFile) Sweep() error {
 	if b.Session <= 1 || b.place != Place() {
 		return nil // of another boot, or of another machine
 	}

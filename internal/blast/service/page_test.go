@@ -53,7 +53,7 @@ func TestPage(t *testing.T) {
 	}
 	b.Shoot("telephone", true)
 	const color = `getComputedStyle(document.body).backgroundColor`
-	if !b.Comes(color + ` === "rgb(22, 24, 26)"`) {
+	if !b.Comes(color + ` === "rgb(18, 21, 27)"`) {
 		t.Errorf("in the dark the page is %s", b.Eval(color))
 	}
 	b.Eval(`(() => { const c = document.querySelector("#choose"); c.value = 1; c.onchange(); })()`)

@@ -22,6 +22,9 @@ from snakemake_interface_executor_plugins.settings import (
 )
 
 
+from snakemake_executor_plugin_premix.direct import Direct
+
+
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
     """What --premix-dir and so on set."""
@@ -52,6 +55,10 @@ common_settings = CommonSettings(
     pass_envvar_declarations_to_cmd=True,
 )
 
+# Seconds between two queries, at first. They grow to --seconds-between-status-checks while
+# nothing ends: a query reads files only.
+_SHORTEST_PAUSE = 0.2
+
 # Ranges of numbers on a command line, so that it stays below the system's limit.
 _MOST_RANGES = 5000
 
@@ -66,6 +73,9 @@ class Executor(RemoteExecutor):
         for option in (settings.engine_opt or "").split():
             self.engine += ["--engine-opt", option]
         self.runner: Optional[subprocess.Popen] = None
+        # On other machines TMPDIR and the number of cores may differ.
+        self.direct = Direct(self.workflow) if settings.engine == "local" else None
+        self.pause = _SHORTEST_PAUSE
 
     def run_job(self, job: JobExecutorInterface):
         # Snakemake calls run_jobs; this is for whoever has one job.
@@ -91,14 +101,17 @@ class Executor(RemoteExecutor):
 
     def _task(self, job: JobExecutorInterface) -> dict:
         """The job as a line of JSON for premix task submit."""
+        process = self.direct.process(job) if self.direct else None
         task = {
-            "command": self.format_job_exec(job),
+            "command": process.command if process else self.format_job_exec(job),
             "name": self.get_jobname(job),
             "group": job.name.replace(",", "_"),
             "cwd": os.getcwd(),
             "cores": max(1, job.threads),
             "priority": max(-(1 << 20), min(int(job.priority), 1 << 20)),
         }
+        if process and process.env:
+            task["env"] = process.env
         memory = job.resources.get("mem_mb")
         if isinstance(memory, int) and memory > 0:
             task["memory"] = f"{memory}M"
@@ -149,6 +162,7 @@ class Executor(RemoteExecutor):
         async with self.status_rate_limiter:
             states = self._states([int(j.external_jobid) for j in active_jobs])
         waiting = False
+        remaining = 0
         for info in active_jobs:
             state = states.get(int(info.external_jobid), "waiting")
             if state == "succeeded":
@@ -158,7 +172,12 @@ class Executor(RemoteExecutor):
                 self.report_job_error(info, msg=f"{why}\n")
             else:
                 waiting = True
+                remaining += 1
                 yield info
+        longest = self.workflow.remote_execution_settings.seconds_between_status_checks
+        self.pause = _SHORTEST_PAUSE if remaining < len(active_jobs) else 1.5 * self.pause
+        self.pause = min(self.pause, longest)
+        self.next_seconds_between_status_checks = self.pause
         if ended and waiting:
             # It ends when nothing is left, and does not see what comes at that moment.
             # Any other end, such as a batch system that refuses, it would meet again.
@@ -186,6 +205,8 @@ class Executor(RemoteExecutor):
 
     def shutdown(self):
         super().shutdown()
+        if self.direct:
+            self.direct.close()
         if self.runner is not None and self.runner.poll() is None:
             self.runner.send_signal(signal.SIGTERM)
             self.runner.wait()

@@ -14,19 +14,16 @@ var managers = []struct {
 	args  []string
 }{
 	{"nextflow", map[string]string{
-		"ok/main.nf":         "process A {\n input: val x\n output: path 'a'\n script: \"echo $x >a\"\n}\nprocess B {\n cpus 2\n memory '100 MB'\n time '1h'\n publishDir '..', mode: 'copy'\n input: path 'a*'\n output: path 'result'\n script: 'cat a* | sort -n >result'\n}\nworkflow { A(Channel.of(1..5)).collect() | B }\n",
-		"ok/nextflow.config": nextflowConfig,
-		"bad/main.nf":        "process A {\n script: 'echo words of the task >&2; exit 7'\n}\nworkflow { A() }\n", "bad/nextflow.config": nextflowConfig,
-		"long/main.nf": "process A {\n input: val x\n script: 'touch ../../../../begun; sleep 3000'\n}\nworkflow { A(Channel.of(1..4)) }\n", "long/nextflow.config": nextflowConfig,
-	}, []string{"nextflow", "run", "main.nf"}},
+		"ok/main.nf":   "process A {\n input: val x\n output: path 'a'\n script: \"echo $x >a\"\n}\nprocess B {\n cpus 2\n memory '100 MB'\n time '1h'\n publishDir '..', mode: 'copy'\n input: path 'a*'\n output: path 'result'\n script: 'cat a* | sort -n >result'\n}\nworkflow { A(Channel.of(1..5)).collect() | B }\n",
+		"bad/main.nf":  "process A {\n script: 'echo words of the task >&2; exit 7'\n}\nworkflow { A() }\n",
+		"long/main.nf": "process A {\n input: val x\n script: 'touch ../../../../begun; sleep 3000'\n}\nworkflow { A(Channel.of(1..4)) }\n",
+	}, []string{"nextflow", "run", "main.nf", "-c", "../premix.config", "-profile", "premix"}},
 	{"snakemake", map[string]string{
 		"ok/Snakefile":   "rule b:\n    input: 'a1', 'a2'\n    output: '../result'\n    threads: 2\n    shell: 'cat {input} | sort -n >{output}'\nrule a:\n    output: 'a{n}'\n    resources: mem_mb=1500, runtime=60\n    shell: 'echo {wildcards.n} >{output}'\n",
 		"bad/Snakefile":  "rule a:\n    output: 'a'\n    shell: 'echo words of the task >&2; exit 7'\n",
 		"long/Snakefile": "rule a:\n    output: 'a'\n    shell: 'touch ../begun; sleep 3000'\n",
 	}, []string{"snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "1"}},
 }
-
-const nextflowConfig = "process.executor = 'slurm'\nexecutor.pollInterval = '500ms'\nexecutor.queueStatInterval = '1s'\n"
 
 // Workflow managers as they are run through the programs of a shim directory: results
 // are right, a failure is told, and a workflow that is interrupted leaves nothing
@@ -40,6 +37,11 @@ func TestEcosystem(t *testing.T) {
 			s := newScene(t)
 			s.ecosystem(m.name)
 			s.shim()
+			config, err := os.ReadFile("../dist/nextflow/premix.config")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.write("premix.config", string(config))
 			for name, text := range m.files {
 				s.write(name, text)
 			}
@@ -53,6 +55,21 @@ func TestEcosystem(t *testing.T) {
 			}
 			if got := s.read("result"); got != want {
 				t.Errorf("the result is %q", got)
+			}
+			if m.name == "nextflow" {
+				if err := os.Remove(s.path("result")); err != nil {
+					t.Fatal(err)
+				}
+				// As one array: the first process has five tasks.
+				args := in("ok")
+				args[len(args)-1] = "premix,premix_array"
+				s.must("sh", args...)
+				if got := s.read("result"); got != want {
+					t.Errorf("the result of an array is %q", got)
+				}
+				if got := s.must("sacct", "-n", "-X", "-P", "-S", "now-1day", "-o", "jobid"); !strings.Contains(got, "_4\n") {
+					t.Errorf("no job was an element of an array: %s", got)
+				}
 			}
 			out, err := s.run("sh", in("bad")...)
 			if err == nil || m.name == "nextflow" && !strings.Contains(out, "words of the task") {

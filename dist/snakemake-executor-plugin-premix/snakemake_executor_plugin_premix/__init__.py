@@ -38,7 +38,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     engine: str = field(
         default="local",
-        metadata={"help": "What tasks run on: local, slurm or kubernetes."},
+        metadata={"help": "What tasks run on: local, slurm, kubernetes, lsf, pbs or sge."},
     )
     engine_opt: Optional[str] = field(
         default=None,

@@ -751,7 +751,7 @@ func (w *worker) release(running map[int]spawn.Running) {
 		}
 	}
 	defer func() { w.released = w.situation(running) }()
-	room := make(map[int]int) // how many more elements of an array may run
+	room := make(map[int]int)
 	var free, doomed [][2]int
 	w.blocked = slices.DeleteFunc(w.blocked, func(j *job) bool {
 		if w.q.State(j.id) != queue.Waiting || !w.q.Held(j.id) {
@@ -776,20 +776,8 @@ func (w *worker) release(running map[int]spawn.Running) {
 				return false
 			}
 		}
-		if j.Width > 0 {
-			left, ok := room[j.array()]
-			if !ok {
-				left = j.Width
-				for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
-					if !w.q.Held(o.id) && !w.status(o, running).over() {
-						left--
-					}
-				}
-			}
-			room[j.array()] = left - 1
-			if left <= 0 {
-				return false
-			}
+		if j.Width > 0 && !w.take(room, j, running) {
+			return false
 		}
 		free = append(free, [2]int{j.id, j.id})
 		return true
@@ -802,6 +790,22 @@ func (w *worker) release(running map[int]spawn.Running) {
 	if len(doomed) > 0 {
 		_, _ = w.q.Cancel(&queue.Selection{Tasks: doomed})
 	}
+}
+
+// take reports whether another element of the array of j may run, and counts it. room is how
+// many more may, by array. The caller holds mu.
+func (w *worker) take(room map[int]int, j *job, running map[int]spawn.Running) bool {
+	left, ok := room[j.array()]
+	if !ok {
+		left = j.Width
+		for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
+			if !w.q.Held(o.id) && !w.status(o, running).over() {
+				left--
+			}
+		}
+	}
+	room[j.array()] = left - 1
+	return left > 0
 }
 
 // selected returns the jobs that a user names: 12, 12_3, 12_[1-4], 12.batch. The id of an

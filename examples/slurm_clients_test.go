@@ -19,6 +19,7 @@ func TestSlurmClients(t *testing.T) {
 		{"parsl, simple", []string{"parsl_apps.py", "simple"}, "squares: [0, 1, 4, 9, 16]\n", true},
 		{"parsl, srun", []string{"parsl_apps.py", "srun"}, "squares: [0, 1, 4, 9, 16]\n", true},
 		{"dask", []string{"dask_cluster.py"}, "sum: 5050\n", true},
+		{"toil", []string{"toil_workflow.py"}, "sum of squares: 14\n", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.soak && !soak {
@@ -28,7 +29,11 @@ func TestSlurmClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := filepath.Glob(filepath.Join(cache, "premix/slurm-clients/*/bin"))
+			environment := "slurm-clients"
+			if c.name == "toil" {
+				environment = "toil"
+			}
+			found, err := filepath.Glob(filepath.Join(cache, "premix", environment, "*/bin"))
 			if err != nil || len(found) == 0 {
 				t.Skipf("the clients are not here (%v): scripts/setup.sh ecosystem installs them, and submitit alone scripts/setup.sh test", err)
 			}

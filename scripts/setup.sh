@@ -260,7 +260,7 @@ install_snakemake() {
 }
 
 # python_tools NAME PACKAGE==VERSION...: packages in the environment NAME, for tests: python is
-# for those of dist/python, slurm-clients for those that submit jobs to Slurm.
+# for those of dist/python, slurm-clients and toil for those that submit jobs to Slurm.
 python_tools() {
 	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/$1/1 package missing=()
 	shift
@@ -349,6 +349,7 @@ for set in "$@"; do
 		install_snakemake || status=1
 		python_tools python pandas==3.1.1 pyarrow==26.0.1 multiqc==1.35 || status=1
 		python_tools slurm-clients psij-python==0.9.11 parsl==2026.10.26 dask-jobqueue==0.9.0 || status=1
+		python_tools toil toil==9.6.0 || status=1 # its requirements are not those of the others
 		;;
 	gatk) install_gatk || status=1 ;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;

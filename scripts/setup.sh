@@ -5,7 +5,7 @@
 #   scripts/setup.sh test bench the Debian packages of each
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
-#   scripts/setup.sh soak            the Debian packages of tests that take long, and a kernel for virtual machines (420 MB)
+#   scripts/setup.sh soak            the Debian packages of tests that take long, a kernel for virtual machines (420 MB), and another client of CVMFS
 #   scripts/setup.sh ecosystem       Nextflow, Snakemake with its plugin for Slurm, pandas, Arrow and MultiQC (900 MB)
 #   scripts/setup.sh wheel           the builder of the Python package
 #   scripts/setup.sh docs            the builder of the site of the documentation
@@ -284,6 +284,21 @@ python_library() {
 	mv "$to.part" "$to"
 }
 
+# build_cvmfs VERSION builds another client of CVMFS, with which internal/cvmfs is
+# compared. Its tests skip what is not there.
+build_cvmfs() {
+	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/cvmfs log
+	[ -x "$dir/bin/cvmfs-cli" ] && return 0
+	command -v cargo >/dev/null || {
+		say "there is no cargo to build the crate cvmfs with: a test is skipped"
+		return 0
+	}
+	say "building cvmfs $1"
+	log=$(cargo install cvmfs --version "$1" --root "$dir" --config 'profile.release.lto="off"' --config profile.release.codegen-units=16 2>&1) && return 0
+	printf '%s\n' "$log" | tail -n 15 >&2
+	return 1
+}
+
 # fetch_guest unpacks a kernel of Debian for virtual machines. It is not installed.
 fetch_guest() {
 	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work package
@@ -340,8 +355,11 @@ for set in "$@"; do
 		python_tools slurm-clients submitit==1.5.4 || status=1
 		;;
 	wheel) python_tools python hatchling==1.33.0 || status=1 ;;
-	soak) fetch_guest || status=1 ;;
 	docs) python_tools docs mkdocs-material==9.8.1 || status=1 ;;
+	soak)
+		fetch_guest || status=1
+		build_cvmfs 0.4.2 || status=1
+		;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,9 @@ func facts(t testing.TB, dir string) map[string]string {
 		}
 		names := make([]byte, 4096)
 		n, err := unix.Llistxattr(p, names)
+		if errors.Is(err, unix.ENOTSUP) {
+			n, err = 0, nil
+		}
 		if err != nil {
 			return err
 		}
@@ -219,6 +223,9 @@ func TestLies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	trust, tried := 0, 0
 	for _, name := range names {
+		if strings.HasSuffix(name, "H") {
+			continue // not read
+		}
 		good := p.Files[name]
 		other := p.Files[names[(slices.Index(names, name)+1)%len(names)]]
 		flipped := bytes.Clone(good)
@@ -295,7 +302,8 @@ func resign(b []byte, id *cvmfsrepo.Identity) []byte {
 			fields[line[0]] = line[1:]
 		}
 	}
-	return id.Manifest(cvmfsrepo.SHA1, fields['C'], 1, fields['X'], 1)
+	size, _ := strconv.Atoi(fields['B'])
+	return id.Manifest(cvmfsrepo.SHA1, fields['C'], size, fields['X'], fields['H'], 5)
 }
 
 // An older revision, or another one with the same number, is a replay.

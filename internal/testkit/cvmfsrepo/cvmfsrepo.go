@@ -190,7 +190,11 @@ func PublishIn(dir string, tree Tree, a Algorithm, id *Identity, revision int) (
 		return nil, err
 	}
 	certificate := p.put(a, packed(id.cert), "X")
-	p.Files[".cvmfspublished"] = id.Manifest(a, a.text(root), size, a.text(certificate), revision)
+	history, err := p.history(dir, a, a.text(root), size, revision)
+	if err != nil {
+		return nil, err
+	}
+	p.Files[".cvmfspublished"] = id.Manifest(a, a.text(root), size, a.text(certificate), a.text(history), revision)
 	p.Files[".cvmfswhitelist"] = id.Whitelist(a, Name, time.Now().Add(48*time.Hour))
 	return p, nil
 }
@@ -208,9 +212,9 @@ func (p *Published) Lie() *Published {
 }
 
 // Manifest returns a signed manifest.
-func (id *Identity) Manifest(a Algorithm, root string, size int, certificate string, revision int) []byte {
+func (id *Identity) Manifest(a Algorithm, root string, size int, certificate, history string, revision int) []byte {
 	empty := md5.Sum(nil)
-	text := fmt.Sprintf("C%s\nB%d\nR%x\nD240\nS%d\nGno\nAno\nN%s\nX%s\nT%d\n", root, size, empty, revision, Name, certificate, time.Now().Unix())
+	text := fmt.Sprintf("C%s\nB%d\nR%x\nD240\nS%d\nGno\nAno\nN%s\nX%s\nH%s\nT%d\n", root, size, empty, revision, Name, certificate, history, time.Now().Unix())
 	hash := a.text(a.sum([]byte(text)))
 	sum := sha1.Sum([]byte(hash))
 	signature, err := rsa.SignPKCS1v15(nil, id.signer, crypto.SHA1, sum[:])
@@ -260,18 +264,27 @@ func halves(p string) (int64, int64) {
 
 // catalog publishes the catalog whose root is prefix, and those below it.
 func (p *Published) catalog(dir string, tree Tree, a Algorithm, prefix string) (hash []byte, size int, err error) {
-	f, err := os.CreateTemp(dir, "catalog-")
+	b, err := database(dir, func(exec func(string, ...any)) error { return p.fill(exec, dir, tree, a, prefix) })
 	if err != nil {
 		return nil, 0, err
+	}
+	return p.put(a, packed(b), "C"), len(b), nil
+}
+
+// database returns the bytes of a database.
+func database(dir string, fill func(exec func(query string, args ...any)) error) ([]byte, error) {
+	f, err := os.CreateTemp(dir, "database-")
+	if err != nil {
+		return nil, err
 	}
 	file := f.Name()
 	defer os.Remove(file)
 	if err := f.Close(); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	db, err := sql.Open("sqlite", file)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1) // the transaction is the connection's
@@ -281,6 +294,29 @@ func (p *Published) catalog(dir string, tree Tree, a Algorithm, prefix string) (
 			failed = err
 		}
 	}
+	if err := errors.Join(fill(exec), failed, db.Close()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+}
+
+// history publishes the list of named snapshots, which some clients need.
+func (p *Published) history(dir string, a Algorithm, root string, size, revision int) ([]byte, error) {
+	b, err := database(dir, func(exec func(string, ...any)) error {
+		exec("CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key))")
+		exec("INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '3'), ('fqrn', ?)", Name)
+		exec("CREATE TABLE tags (name TEXT, hash TEXT, revision INTEGER, timestamp INTEGER, channel INTEGER, description TEXT, size INTEGER, branch TEXT, CONSTRAINT pk_tags PRIMARY KEY (name))")
+		exec("INSERT INTO tags VALUES ('trunk', ?, ?, 1700000000, 0, '', ?, '')", root, revision, size)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.put(a, packed(b), "H"), nil
+}
+
+// fill writes a catalog.
+func (p *Published) fill(exec func(string, ...any), dir string, tree Tree, a Algorithm, prefix string) error {
 	exec(schema)
 	exec("INSERT OR REPLACE INTO properties VALUES ('root_prefix', ?)", prefix)
 	exec("BEGIN")
@@ -318,7 +354,7 @@ func (p *Published) catalog(dir string, tree Tree, a Algorithm, prefix string) (
 			flags |= 2
 			h, size, err := p.catalog(dir, tree, a, at)
 			if err != nil {
-				return nil, 0, err
+				return err
 			}
 			exec("INSERT INTO nested_catalogs VALUES (?, ?, ?)", at, a.text(h), size)
 		}
@@ -377,14 +413,7 @@ func (p *Published) catalog(dir string, tree Tree, a Algorithm, prefix string) (
 		exec("INSERT INTO catalog VALUES (?,?,?,?,?,?,?,?,?,?,?,CAST(? AS TEXT),?,?,?,?)", x, y, px, py, links, hash, size, n.Mode, n.Time.Unix(), n.Time.Nanosecond(), flags, []byte(name), n.Target, n.UID, n.GID, xattr)
 	}
 	exec("COMMIT")
-	if err := errors.Join(failed, db.Close()); err != nil {
-		return nil, 0, err
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, 0, err
-	}
-	return p.put(a, packed(b), "C"), len(b), nil
+	return nil
 }
 
 // Sample has one of everything, and with large some hundred files more.

@@ -23,7 +23,7 @@ var guestModules = []string{"crypto/crc32c_generic.ko", "lib/libcrc32c.ko", "dri
 // be harmed: the kernel there writes no message, and reads the same as package erofs.
 // PREMIX_MUTANTS is the number of mutants to make, of which about a quarter pass.
 func TestGuest(t *testing.T) {
-	count := 10000
+	count := 2000
 	if s := os.Getenv("PREMIX_MUTANTS"); s != "" {
 		var err error
 		if count, err = strconv.Atoi(s); err != nil {

@@ -14,11 +14,11 @@ import (
 // containers see.
 func TestSocketMode(t *testing.T) {
 	needRoot(t)
-	defer syscall.Umask(syscall.Umask(0))
 	root := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	defer syscall.Umask(syscall.Umask(0))
 	_, end := start(t, root, func(string) node.MountRequest { return node.MountRequest{} })
 	defer func() {
 		if err := end(); err != nil {

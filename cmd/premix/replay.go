@@ -16,6 +16,7 @@ import (
 	"premix/internal/replay/scheduling"
 	"premix/internal/replay/simulate"
 	"premix/internal/replay/trace"
+	"premix/internal/replay/whatif"
 )
 
 // replayFlags are the options of replay.
@@ -31,6 +32,8 @@ type replayFlags struct {
 	columns   string
 	html      string
 	parquet   string
+	whatIf    []string
+	repeats   countFlag
 	seed      uint64
 }
 
@@ -69,6 +72,8 @@ files may be compressed. The machine is the machine of the trace, or one in a fi
 		}
 		return []string{filepath.Join(o.parquet, "jobs.parquet"), filepath.Join(o.parquet, "policies.parquet"), filepath.Join(o.parquet, "curves.parquet")}
 	}, outputs.Table)
+	f.StringArrayVar(&o.whatIf, "what-if", nil, "replay also with a change: more-jobs=10%, fewer-nodes=32 or fewer-nodes=5%; may be repeated")
+	f.Var(&o.repeats, "repeats", "draws of further jobs with --what-if (default 5)")
 	f.Uint64Var(&o.seed, "seed", 1, "of the confidence intervals")
 	cmd.AddCommand(a.replayGenerate())
 	return cmd
@@ -82,6 +87,17 @@ func (a *app) replay(path string, o *replayFlags) error {
 	}
 	if o.machine != "" && o.cores > 0 {
 		return &usageError{errors.New("--cores and --machine cannot be given together"), "the file of the machine has its cores"}
+	}
+	var changes []whatif.Change
+	for _, text := range o.whatIf {
+		c, err := whatif.Parse(text)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, c)
+	}
+	if len(changes) > 0 && o.pack > 0 {
+		return &usageError{errors.New("--what-if and --pack cannot be given together"), "leave one of them out"}
 	}
 	var known []scheduling.Config
 	if o.file != "" {
@@ -135,6 +151,13 @@ func (a *app) replay(path string, o *replayFlags) error {
 			s = packed.Unpack(s, trace.Time(m.Overhead))
 		}
 		r.Add(s, charge, took)
+	}
+	repeats := int(o.repeats)
+	if repeats == 0 {
+		repeats = 5
+	}
+	if err := whatif.Run(ctx, r, t, m, policies, changes, simulate.Options{Estimates: o.estimates}, repeats, o.seed); err != nil {
+		return err
 	}
 	r.Finish(o.seed)
 	return a.printReplay(r, o, charge)

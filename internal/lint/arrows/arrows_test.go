@@ -79,7 +79,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	"cmd/premix": {
-		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs"},
+		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs", "replay/whatif"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -354,6 +354,9 @@ var layers = map[string]layer{
 	"replay/scheduling": {
 		imports: []string{"kit/problem", "replay/simulate", "replay/machine", "replay/freecapacity", "replay/trace"},
 		modules: []string{"gopkg.in/yaml.v3"},
+	},
+	"replay/whatif": {
+		imports: []string{"kit/exit", "replay/machine", "replay/results", "replay/scheduling", "replay/simulate", "replay/trace"},
 	},
 	"replay/combine": {
 		imports: []string{"replay/scheduling", "replay/simulate", "replay/machine", "replay/trace"},

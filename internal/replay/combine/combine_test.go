@@ -27,7 +27,7 @@ func read(t *testing.T, jobs ...job) *trace.Trace {
 		if after == 0 {
 			after, think = -1, -1
 		}
-		fmt.Fprintf(&b, "%d %d 0 %d %d -1 -1 -1 %d -1 1 %d 1 -1 1 1 %d %d\n", i+1, j.submit, j.run, j.cores, 2*j.run, j.user, after, think)
+		fmt.Fprintf(&b, "%d %d -1 %d %d -1 -1 -1 %d -1 1 %d 1 -1 1 1 %d %d\n", i+1, j.submit, j.run, j.cores, 2*j.run, j.user, after, think)
 	}
 	tr, err := trace.Read(strings.NewReader(b.String()), "test", int64(b.Len()), trace.Options{})
 	if err != nil {

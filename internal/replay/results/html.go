@@ -57,8 +57,8 @@ type chart struct {
 
 // WriteHTML writes one self-contained page, whole or not at all.
 func (r *Results) WriteHTML(path string) error {
-	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour,
-		"list": func(v ...any) []any { return v }})
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour, "span": span,
+		"percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }, "list": func(v ...any) []any { return v }})
 	if err != nil {
 		return err
 	}
@@ -360,10 +360,10 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule, begin, end trace.Tim
 	s.text(left-6, h, "end", "0")
 	s.text(left, h+18, "start", spanOf((begin-first).Seconds(), p.Makespan))
 	s.text(width, h+18, "end", spanOf((end-first).Seconds(), p.Makespan))
-	free := []interval{{0, total}}
+	free := []cores{{0, total}}
 	type lane struct {
 		end   trace.Time
-		parts []interval
+		parts []cores
 	}
 	var running []lane
 	n := 0
@@ -379,7 +379,7 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule, begin, end trace.Tim
 			free = giveBack(free, l.parts)
 			return true
 		})
-		var parts []interval
+		var parts []cores
 		parts, free = takeLowest(free, int(r.t.Cores[job]))
 		running = append(running, lane{schedule.End[job], parts})
 		if n++; n > 2*shownJobs {
@@ -398,27 +398,27 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule, begin, end trace.Tim
 	return c
 }
 
-// interval is the cores from from until to, which is exclusive.
-type interval struct{ from, to int }
+// cores are the cores from from until to, which is exclusive.
+type cores struct{ from, to int }
 
-func takeLowest(free []interval, n int) (taken, rest []interval) {
+func takeLowest(free []cores, n int) (taken, rest []cores) {
 	for _, f := range free {
 		if n == 0 {
 			rest = append(rest, f)
 			continue
 		}
 		k := min(n, f.to-f.from)
-		taken = append(taken, interval{f.from, f.from + k})
+		taken = append(taken, cores{f.from, f.from + k})
 		if n -= k; f.from+k < f.to {
-			rest = append(rest, interval{f.from + k, f.to})
+			rest = append(rest, cores{f.from + k, f.to})
 		}
 	}
 	return taken, rest
 }
 
-func giveBack(free, parts []interval) []interval {
+func giveBack(free, parts []cores) []cores {
 	free = append(free, parts...)
-	slices.SortFunc(free, func(a, b interval) int { return a.from - b.from })
+	slices.SortFunc(free, func(a, b cores) int { return a.from - b.from })
 	merged := free[:0]
 	for _, f := range free {
 		if n := len(merged); n > 0 && merged[n-1].to == f.from {

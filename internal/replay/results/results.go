@@ -3,6 +3,7 @@ package results
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -25,6 +26,7 @@ type Results struct {
 	Machine  MachineInfo `json:"machine"`
 	Options  Options     `json:"options"`
 	Policies []*Policy   `json:"policies"`
+	WhatIf   []*Scenario `json:"what_if,omitempty"`
 
 	t         *trace.Trace
 	m         *machine.Machine
@@ -393,34 +395,65 @@ func round(v float64, digits int) float64 {
 	return math.Round(v*p) / p
 }
 
-// Finish compares the policies. seed determines the draws.
-func (r *Results) Finish(seed uint64) {
-	if len(r.schedules) == 0 || r.t.Len() == 0 {
-		return
-	}
-	unit, name := trace.Week, "week"
+// unit returns the unit of the draws, its name, and the number of units in the trace.
+func (r *Results) unit() (unit trace.Time, name string, units int) {
+	unit, name = trace.Week, "week"
 	span := r.t.Submit[r.t.Len()-1] - r.t.Submit[0]
 	if span < 4*trace.Week {
 		unit, name = trace.Day, "day"
 	}
-	units := int(span/unit) + 1
-	if units < 4 {
+	return unit, name, int(span/unit) + 1
+}
+
+const (
+	draws      = 2000
+	leastUnits = 4 // with fewer there is no interval
+	measures   = 3 // wait, turnaround, slowdown
+)
+
+// unitSums has the sums of the measures over the jobs of a unit, and their number.
+type unitSums [measures + 1]float64
+
+func (s *unitSums) add(o *unitSums) {
+	for i, v := range o {
+		s[i] += v
+	}
+}
+
+// sumUnits returns the sums for the units of a trace.
+func sumUnits(t *trace.Trace, s *simulate.Schedule, unit trace.Time, units int) []unitSums {
+	sums := make([]unitSums, units)
+	each(s, func(job int) {
+		sums[(t.Submit[job]-t.Submit[0])/unit].add(&unitSums{s.Wait(job).Seconds(), (s.End[job] - s.Eligible[job]).Seconds(), slowdown(s, job), 1})
+	})
+	return sums
+}
+
+// interval returns an interval that holds 95 % of some values.
+func interval(v []float64) [2]float64 {
+	if len(v) == 0 {
+		return [2]float64{}
+	}
+	slices.Sort(v)
+	return [2]float64{v[len(v)*25/1000], v[len(v)*975/1000]}
+}
+
+// Finish compares the policies, and the scenarios with them. seed determines the draws.
+func (r *Results) Finish(seed uint64) {
+	if len(r.schedules) == 0 || r.t.Len() == 0 {
 		return
 	}
-	const measures = 3
-	// Sums and counts by unit.
-	sums := make([][][measures + 1]float64, len(r.schedules))
+	unit, name, units := r.unit()
+	sums := make([][]unitSums, len(r.schedules))
 	for k, s := range r.schedules {
-		sums[k] = make([][measures + 1]float64, units)
-		each(s, func(job int) {
-			u := &sums[k][(r.t.Submit[job]-r.t.Submit[0])/unit]
-			u[0] += s.Wait(job).Seconds()
-			u[1] += (s.End[job] - s.Eligible[job]).Seconds()
-			u[2] += slowdown(s, job)
-			u[measures]++
-		})
+		sums[k] = sumUnits(r.t, s, unit, units)
 	}
-	const draws = 2000
+	for _, s := range r.WhatIf {
+		s.finish(sums, units, seed)
+	}
+	if units < leastUnits {
+		return
+	}
 	rng := rand.New(rand.NewPCG(seed, 0x7265706c6179))
 	means := make([][measures][]float64, len(sums))
 	differences := make([][measures][]float64, len(sums))
@@ -431,11 +464,9 @@ func (r *Results) Finish(seed uint64) {
 		}
 		var base [measures]float64
 		for k := range sums {
-			var total [measures + 1]float64
+			var total unitSums
 			for _, u := range drawn {
-				for i, v := range sums[k][u] {
-					total[i] += v
-				}
+				total.add(&sums[k][u])
 			}
 			if total[measures] == 0 {
 				break // only weeks without a job
@@ -449,13 +480,6 @@ func (r *Results) Finish(seed uint64) {
 				differences[k][i] = append(differences[k][i], mean-base[i])
 			}
 		}
-	}
-	interval := func(v []float64) [2]float64 {
-		if len(v) == 0 {
-			return [2]float64{}
-		}
-		slices.Sort(v)
-		return [2]float64{v[len(v)*25/1000], v[len(v)*975/1000]}
 	}
 	for k, p := range r.Policies {
 		make3 := func(v *[measures][]float64) *Confidence {
@@ -496,7 +520,7 @@ func (r *Results) WriteText(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%.4g\t%.4g\t%.1f %%\t%.3f\t%.0f\t%.2f s\t\n", p.Name, span(p.Wait.Mean), span(p.Wait.Median), span(p.Wait.P95), span(p.Turnaround.Mean),
 			p.Slowdown.Mean, p.Slowdown.P95, 100*p.Utilisation, p.Fairness, p.Charge, p.ReplaySecs)
 	}
-	if err := tw.Flush(); err != nil {
+	if err := errors.Join(tw.Flush(), r.writeScenarios(w)); err != nil {
 		return err
 	}
 	for _, p := range r.Policies[min(1, len(r.Policies)):] {

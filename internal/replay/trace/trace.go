@@ -345,6 +345,21 @@ func (t *Trace) Sort() bool {
 	return true
 }
 
+// Like returns a trace whose jobs are copies of the jobs with some indexes, without their
+// dependencies.
+func (t *Trace) Like(jobs []int32) *Trace {
+	c := *t
+	c.AfterAt, c.After = nil, nil
+	permute(&c.Number, jobs)
+	for _, column := range []*[]Time{&c.Submit, &c.Run, &c.Asked, &c.Waited, &c.Think} {
+		permute(column, jobs)
+	}
+	for _, column := range []*[]int32{&c.Cores, &c.NodeCount, &c.Memory, &c.User, &c.Account, &c.Partition, &c.QOS, &c.Array} {
+		permute(column, jobs)
+	}
+	return &c
+}
+
 func permute[T any](column *[]T, order []int32) {
 	if *column == nil {
 		return

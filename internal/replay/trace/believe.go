@@ -32,10 +32,10 @@ func (t *Trace) believe() {
 		return
 	case len(wrong) > with/mayContradict:
 		t.AfterAt, t.After, t.Think = nil, nil, nil
-		t.Read.note("%d of %d jobs started before the end of what they are said to depend on: all dependencies were ignored", len(wrong), with)
+		t.Read.note("%d of %d jobs started before the jobs ended that they are said to come after: all dependencies were ignored", len(wrong), with)
 	default:
 		t.dropContradicted()
-		t.Read.note("%d of %d jobs started before the end of what they are said to depend on: their contradicted dependencies were ignored", len(wrong), with)
+		t.Read.note("%d of %d jobs started before the jobs ended that they are said to come after: their contradicted dependencies were ignored", len(wrong), with)
 	}
 }
 

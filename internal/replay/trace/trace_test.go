@@ -93,8 +93,8 @@ func TestContradictedDependencies(t *testing.T) {
 		note           string
 	}{
 		{200, 0, 199, ""},
-		{201, 2, 198, "2 of 200 jobs started before the end of what they are said to depend on: their contradicted dependencies were ignored"},
-		{201, 13, 0, "13 of 200 jobs started before the end of what they are said to depend on: all dependencies were ignored"},
+		{201, 2, 198, "2 of 200 jobs started before the jobs ended that they are said to come after: their contradicted dependencies were ignored"},
+		{201, 13, 0, "13 of 200 jobs started before the jobs ended that they are said to come after: all dependencies were ignored"},
 	} {
 		tr := read(t, preceded(test.n, test.early))
 		if len(tr.After) != test.left || (tr.AfterAt == nil) != (test.left == 0) {

@@ -7,19 +7,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/hotstart"
+	"premix/internal/doctor"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Report the abilities of this machine, and the packages to install for the rest",
-		Args:  arguments(),
+		Long: `Check which features of premix this machine has for this user, and print what the others
+need. It changes nothing. With --json it also prints the table of features by kernel and
+privilege, which premix help features shows.`,
+		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			ctx, _ := interruptible()
-			checks := hotstart.Doctor(ctx)
+			checks := doctor.Run(ctx)
 			if a.json {
-				return a.printJSON(checks)
+				return a.printJSON(map[string]any{"checks": checks, "features": doctor.Features()})
 			}
 			return writeChecks(a.stdout, checks)
 		},
@@ -28,7 +31,7 @@ func (a *app) doctorCommand() *cobra.Command {
 
 // writeChecks writes checks for people, in columns of the necessary width. It writes a
 // hint once, at the first check for which it helps.
-func writeChecks(w io.Writer, checks []hotstart.Check) error {
+func writeChecks(w io.Writer, checks []doctor.Check) error {
 	width := 0
 	for _, c := range checks {
 		width = max(width, len(c.Name))

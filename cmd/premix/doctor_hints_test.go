@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"premix/docs"
+	"premix/internal/doctor"
 	"premix/internal/hotstart"
 )
 
@@ -111,12 +112,15 @@ func TestDoctorHandsOutNothing(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	var checks []hotstart.Check
-	if err := json.Unmarshal(out, &checks); err != nil {
+	var result struct {
+		Checks   []hotstart.Check
+		Features []doctor.Feature
+	}
+	if err := json.Unmarshal(out, &result); err != nil || len(result.Features) == 0 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	hints := 0
-	for _, c := range checks {
+	for _, c := range result.Checks {
 		if c.Hint != "" {
 			hints++
 		}

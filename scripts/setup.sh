@@ -173,6 +173,15 @@ build_kubernetes() {
 	done
 }
 
+# build_helm VERSION: helm, which makes the objects of the chart in dist/helm for tests.
+build_helm() {
+	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/helm
+	[ -e "$to/$1" ] && return 0
+	say "building helm ${1#v}, once"
+	CGO_ENABLED=0 GOFLAGS='' GOBIN=$to nice "${GO:-go}" install "helm.sh/helm/v3/cmd/helm@$1" || return 1
+	touch "$to/$1"
+}
+
 # The workflow managers that tests run through premix slurm-shim. Later releases of
 # Nextflow load plugins from a place of their own when they start.
 nextflow_version=24.10.0
@@ -370,7 +379,10 @@ for set in "$@"; do
 		python_tools toil toil==9.6.0 || status=1 # its requirements are not those of the others
 		;;
 	gatk) install_gatk || status=1 ;;
-	kubernetes) build_kubernetes v1.33.3 || status=1 ;;
+	kubernetes)
+		build_helm v3.22.0 || status=1
+		build_kubernetes v1.33.3 || status=1
+		;;
 	esac
 done
 exit "$status"

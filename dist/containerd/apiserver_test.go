@@ -33,12 +33,40 @@ const token = "test"
 // A real API server takes kubernetes.yaml without a warning, twice, as somebody who
 // applies it again has it; and it refuses what has a field that it does not know.
 func TestAPIServer(t *testing.T) {
+	apply := applier(t)
+	content, err := os.ReadFile("kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{http.StatusCreated, http.StatusOK} {
+		for _, document := range bytes.Split(content, []byte("\n---\n")) {
+			status, answer, warnings := apply(t, document)
+			if status != want || len(warnings) > 0 {
+				t.Fatalf("status %d, want %d; warnings %q: %s", status, want, warnings, answer)
+			}
+		}
+	}
+	wrong := bytes.Replace(content[bytes.Index(content, []byte("apiVersion: node.k8s.io")):], []byte("handler:"), []byte("handel:"), 1)
+	status, answer, _ := apply(t, wrong)
+	var said struct{ Message string }
+	if err := json.Unmarshal(answer, &said); err != nil {
+		t.Fatal(err)
+	}
+	if status/100 == 2 || !strings.Contains(said.Message, "handel") {
+		t.Errorf("a field that is not known: status %d, %q", status, said.Message)
+	}
+}
+
+// applier starts an API server, and returns a function that applies a document there, as
+// kubectl apply --server-side does.
+func applier(t *testing.T) func(t *testing.T, document []byte) (status int, answer []byte, warnings []string) {
+	t.Helper()
 	url := startAPIServer(t)
 	client := &http.Client{
 		Timeout:   time.Minute,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // its certificate is made at its start
 	}
-	apply := func(t *testing.T, document []byte) (status int, answer []byte, warnings []string) {
+	return func(t *testing.T, document []byte) (status int, answer []byte, warnings []string) {
 		t.Helper()
 		var head struct {
 			APIVersion, Kind string
@@ -75,27 +103,6 @@ func TestAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		return resp.StatusCode, answer, resp.Header.Values("Warning")
-	}
-	content, err := os.ReadFile("kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []int{http.StatusCreated, http.StatusOK} {
-		for _, document := range bytes.Split(content, []byte("\n---\n")) {
-			status, answer, warnings := apply(t, document)
-			if status != want || len(warnings) > 0 {
-				t.Fatalf("status %d, want %d; warnings %q: %s", status, want, warnings, answer)
-			}
-		}
-	}
-	wrong := bytes.Replace(content[bytes.Index(content, []byte("apiVersion: node.k8s.io")):], []byte("handler:"), []byte("handel:"), 1)
-	status, answer, _ := apply(t, wrong)
-	var said struct{ Message string }
-	if err := json.Unmarshal(answer, &said); err != nil {
-		t.Fatal(err)
-	}
-	if status/100 == 2 || !strings.Contains(said.Message, "handel") {
-		t.Errorf("a field that is not known: status %d, %q", status, said.Message)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -160,11 +161,12 @@ func packets() Check {
 	return check("packets", err, "packets may be captured", "run premix transfer bench --packets as root; without --packets it needs nothing")
 }
 
-// port checks whether the usual port of a service is free on the loopback address.
+// port checks whether a program uses the usual port of a service on the loopback address.
 func port(verb, number string) Check {
-	l, err := net.Listen("tcp", "127.0.0.1:"+number)
+	c, err := net.DialTimeout("tcp", "127.0.0.1:"+number, time.Second)
 	if err == nil {
-		err = l.Close()
+		c.Close()
+		return check("port of "+verb, errors.New("127.0.0.1:"+number+" is in use"), "", "another program has it, or the service runs: give --listen another port")
 	}
-	return check("port of "+verb, err, "127.0.0.1:"+number+" is free", "another program has it: give --listen another port")
+	return check("port of "+verb, nil, "127.0.0.1:"+number+" is free", "")
 }

@@ -146,6 +146,10 @@ func TestChartInstall(t *testing.T) {
 						t.Errorf("%s is not in\n%s", want, got)
 					}
 				}
+				// containerd 2 has a list of snapshotters for its transfer service, too.
+				if bytes.Contains(config, []byte("version = 2")) == (strings.Count(got, `snapshotter = "premix"`) == 2) {
+					t.Errorf("unpack_config is wrong:\n%s", got)
+				}
 				first, err := os.ReadFile(path)
 				if err != nil {
 					t.Fatal(err)

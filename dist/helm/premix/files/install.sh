@@ -28,6 +28,11 @@ patch() {
 		echo "hint: containerd config default >$CONFIG, or set snapshotter.containerdConfig" >&2
 		return 1
 	fi
+	case $(uname -m) in
+	x86_64) platform=linux/amd64 ;;
+	aarch64) platform=linux/arm64 ;;
+	*) platform=linux/$(uname -m) ;;
+	esac
 	version=$(sed -n 's/^version *= *\([0-9]*\).*/\1/p' "$config" | head -n 1)
 	case $version in
 	2) section='plugins."io.containerd.grpc.v1.cri".containerd' ;;
@@ -38,15 +43,27 @@ patch() {
 		return 1
 		;;
 	esac
-	awk -v section="[$section]" '
+	# containerd 2 pulls by its transfer service, which has a list of snapshotters of its own.
+	unpack=
+	if [ "$version" != 2 ]; then
+		unpack='[[plugins."io.containerd.transfer.v1.local".unpack_config]]'
+		if grep -q '^[[:space:]]*unpack_config[[:space:]]*=' "$config"; then
+			echo "error: $CONFIG has unpack_config as a list in one line" >&2
+			echo "hint: add {platform = \"$platform\", snapshotter = \"premix\"} by hand, and set snapshotter.patchContainerd to false" >&2
+			return 1
+		fi
+	fi
+	awk -v section="[$section]" -v unpack="$unpack" -v platform="$platform" '
 		function name(line) { gsub(/^[ \t]+|[ \t]+$/, "", line); gsub(/\047/, "\"", line); return line }
 		function set() { print "  snapshotter = \"premix\""; done = 1 }
-		name($0) ~ /^\[/ { within = name($0) == section; if (name($0) == "[proxy_plugins.premix]") there = 1 }
+		name($0) ~ /^\[/ { within = name($0) == section; if (name($0) == "[proxy_plugins.premix]") there = 1; inlist = name($0) == unpack }
+		inlist && $0 ~ /^[ \t]*snapshotter[ \t]*=.*premix/ { listed = 1 }
 		within && $0 ~ /^[ \t]*snapshotter[ \t]*=/ { next }
 		{ print }
 		within && name($0) == section { set() }
 		END {
 			if (!done) { print "\n" section; set() }
+			if (unpack && !listed) print "\n" unpack "\n  platform = \"" platform "\"\n  snapshotter = \"premix\""
 			if (!there) print "\n[proxy_plugins.premix]\n  type = \"snapshot\"\n  address = \"/run/premix/snapshotter.sock\""
 		}' "$config" >"$config.premix"
 	if cmp -s "$config.premix" "$config"; then

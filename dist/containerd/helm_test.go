@@ -207,7 +207,7 @@ func install(t *testing.T, config []byte, wrong string) string {
 	for path, text := range map[string]string{
 		host + "/etc/containerd/config.toml": string(config), host + "/usr/local/bin/other": "",
 		from + "/node.yaml": "origins: []\n", premix + "/premix": "program",
-		bin + "/nsenter": "#!/bin/sh\necho \"$@\" >>" + dir + "/calls\n",
+		bin + "/nsenter": "#!/bin/sh\n[ -z \"$FAIL\" ] || exit 1\necho \"$@\" >>" + dir + "/calls\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -221,9 +221,15 @@ func install(t *testing.T, config []byte, wrong string) string {
 			t.Fatal(err)
 		}
 	}
+	// The first try fails when the configuration has changed, as systemd may be busy.
+	failing := exec.Command("sh", installer)
 	cmd := exec.Command("sh", installer)
 	cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOST=" + host, "FROM=" + from, "PREMIX=" + premix,
 		"SNAPSHOTTER=true", "WATCH=true", "PATCH=true", "CONFIG=/etc/containerd/config.toml"}
+	failing.Env = append(cmd.Env, "FAIL=1")
+	if _, err := failing.CombinedOutput(); err == nil {
+		t.Error("the script goes on where systemctl fails")
+	}
 	out, err := cmd.CombinedOutput()
 	if wrong != "" {
 		if err == nil || !strings.Contains(string(out), wrong) {

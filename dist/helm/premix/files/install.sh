@@ -19,8 +19,8 @@ if ! cmp -s "$PREMIX/premix" "$HOST/usr/local/bin/premix"; then
 fi
 
 # patch: containerd's own configuration gets premix as a snapshotter, and CRI uses it. An
-# imported file would not do: its section of CRI would replace the whole one. Prints
-# "changed" where the configuration was changed; the former one is kept beside it.
+# imported file would not do: its section of CRI would replace the whole one.
+# The former configuration is kept beside it.
 patch() {
 	config=$HOST$CONFIG
 	if [ ! -e "$config" ]; then
@@ -71,11 +71,13 @@ patch() {
 		return 0
 	fi
 	[ -e "$config.before-premix" ] || cp "$config" "$config.before-premix"
+	: >"$restart"
 	mv "$config.premix" "$config"
-	echo changed
 }
-changed=
-[ "$PATCH" != true ] || changed=$(patch)
+# The mark of a changed configuration stays until containerd was restarted, also where this
+# script fails before and runs again.
+restart=$HOST/etc/premix/restart-containerd
+[ "$PATCH" != true ] || patch
 
 run systemctl daemon-reload
 # shellcheck disable=SC2086 # a list of words
@@ -88,4 +90,7 @@ if [ "$SNAPSHOTTER" = true ]; then
 	run systemctl restart premix-snapshotter.service
 fi
 [ "$WATCH" != true ] || run systemctl restart premix-watch.service
-[ "$changed" != changed ] || run systemctl restart containerd.service
+if [ -e "$restart" ]; then
+	run systemctl restart containerd.service
+	rm "$restart"
+fi

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The dashboard for Grafana asks only for metrics that the program has, and each panel asks
+// for some.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../../dist/grafana/premix.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil || len(dashboard.Panels) < 8 {
+		t.Fatalf("%d panels, %v", len(dashboard.Panels), err)
+	}
+	var source strings.Builder
+	for _, dir := range []string{"node", "store/server", "blast/service", "watch/web"} {
+		err := filepath.WalkDir("../../internal/"+dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			code, err := os.ReadFile(path)
+			source.Write(code)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A name is written whole, without premix_, or without the name of a group of metrics.
+	named := func(metric string) bool {
+		short := strings.TrimPrefix(metric, "premix_")
+		for _, form := range []string{metric, short, strings.TrimPrefix(short, "tree_")} {
+			if strings.Contains(source.String(), `"`+form+`"`) {
+				return true
+			}
+		}
+		return false
+	}
+	if named("premix_no_such_total") {
+		t.Error("every name is found")
+	}
+	metric := regexp.MustCompile(`premix_[a-z_]+`)
+	for _, p := range dashboard.Panels {
+		asked := 0
+		for _, target := range p.Targets {
+			for _, name := range metric.FindAllString(target.Expr, -1) {
+				asked++
+				if !named(name) {
+					t.Errorf("%s: premix has no metric %s", p.Title, name)
+				}
+			}
+		}
+		if asked == 0 {
+			t.Errorf("%s asks for no metric", p.Title)
+		}
+	}
+}

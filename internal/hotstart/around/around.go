@@ -49,7 +49,7 @@ func Own() (a Around) {
 	var st [3]unix.Stat_t
 	for fd := range a.Streams {
 		a.Streams[fd] = Other
-		if unix.Fstat(fd, &st[fd]) == nil {
+		if closedAtEntry&(1<<fd) == 0 && unix.Fstat(fd, &st[fd]) == nil {
 			a.Streams[fd] = kind(fd, &st[fd])
 		}
 	}
@@ -207,8 +207,14 @@ func (a Around) Actions() map[syscall.Signal][32]byte {
 }
 
 // Restore makes this process ignore the signals that its caller ignores, so that the next
-// program that it executes ignores them too.
+// program that it executes ignores them too. That program also finds the standard streams
+// closed that the caller has closed.
 func Restore() {
+	for fd := range 3 {
+		if closedAtEntry&(1<<fd) != 0 {
+			unix.CloseOnExec(fd)
+		}
+	}
 	for _, sig := range signals(inherited()) {
 		// SIGKILL and SIGSTOP are never among them.
 		_, _, _ = unix.Syscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
@@ -219,7 +225,7 @@ func Restore() {
 func (a Around) Refusal() string {
 	for fd, s := range a.Streams {
 		if s == Other {
-			return fmt.Sprintf("descriptor %d is neither a file, a pipe, a terminal nor /dev/null", fd)
+			return fmt.Sprintf("descriptor %d is closed, or neither a file, a pipe, a terminal nor /dev/null", fd)
 		}
 	}
 	switch {

@@ -4,4 +4,4 @@ package around
 
 func inherited() uint64 { return 0 }
 
-const filesAtEntry = 0
+const filesAtEntry, closedAtEntry = 0, 0

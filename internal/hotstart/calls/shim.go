@@ -29,7 +29,7 @@ func Shim() error {
 	if Beside() {
 		return nil
 	}
-	name := filepath.Base(os.Args[0])
+	name := shimName()
 	if name == ShimName {
 		return errors.New("premix-shim has to be called by the name of a tool\nhint: premix shim TOOL makes a directory for PATH")
 	}
@@ -38,7 +38,7 @@ func Shim() error {
 		return err
 	}
 	c := Call{Exe: exe, Argv: slices.Clone(os.Args), Env: os.Environ()}
-	if strings.Contains(c.Argv[0], "/") { // the caller had found the shim by itself
+	if strings.Contains(c.Argv[0], "/") && filepath.Base(c.Argv[0]) == name { // the caller had found the shim by itself
 		c.Argv[0] = exe
 	}
 	premix := premixProgram()
@@ -62,6 +62,16 @@ func Shim() error {
 	}
 	Note(Start{Tool: name, Start: "cold", Why: p.Reason})
 	return Plain(c)
+}
+
+// shimName returns the name by which this shim was executed. Argument 0 may be another text,
+// as with exec -a in a shell.
+func shimName() string {
+	name := filepath.Base(os.Args[0])
+	if path := around.Executed(); path != "" && filepath.Base(path) != name && isShim(path) {
+		return filepath.Base(path)
+	}
+	return name
 }
 
 // premixProgram returns the premix of a shim: the premix in the shim's directory, or else

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart"
+	"premix/internal/kit/units"
 )
 
 // Check is one thing that this machine can or cannot do.
@@ -146,9 +147,9 @@ func memory() Check {
 	locked := "any amount may be locked"
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Cur != unix.RLIM_INFINITY {
-		locked = fmt.Sprintf("%d MB may be locked", limit.Cur/1e6)
+		locked = units.Size(int64(limit.Cur)) + " may be locked"
 	}
-	return check("memory for BLAST", nil, fmt.Sprintf("%s, %d MB free; %s", dir, int64(fs.Bavail)*fs.Bsize/1e6, locked), "")
+	return check("memory for BLAST", nil, fmt.Sprintf("%s, %s free; %s", dir, units.Size(int64(fs.Bavail)*fs.Bsize), locked), "")
 }
 
 func packets() Check {

@@ -8,7 +8,7 @@ import (
 	"hash"
 	"strings"
 
-	"golang.org/x/crypto/ripemd160"
+	"golang.org/x/crypto/ripemd160" //lint:ignore SA1019 repositories of CVMFS name objects by it
 )
 
 // algorithm is a hash algorithm, with the number that catalogs have for it.

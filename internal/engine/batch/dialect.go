@@ -117,7 +117,6 @@ var dialects = []dialect{
 type status struct {
 	phase  pilot.Phase
 	reason string
-	stuck  bool
 }
 
 var lsfStates = map[string]status{

@@ -28,7 +28,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/crypto/ripemd160"
+	"golang.org/x/crypto/ripemd160" //lint:ignore SA1019 repositories of CVMFS name objects by it
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )

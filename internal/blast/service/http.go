@@ -77,15 +77,17 @@ func (s *Service) Handler() http.Handler {
 		http.ServeFileFS(w, r, content, "openapi.json")
 	})
 	files := http.FileServerFS(web)
+	headers := func(h http.Header) {
+		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
+		h.Set("Cache-Control", "no-cache")
+	}
 	mux.HandleFunc("GET /colours.css", func(w http.ResponseWriter, _ *http.Request) {
+		headers(w.Header())
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-cache")
 		io.WriteString(w, htmlpage.Colours)
 	})
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
-		h.Set("Cache-Control", "no-cache")
+		headers(w.Header())
 		if !utf8.ValidString(r.URL.Path) {
 			http.NotFound(w, r) // package fs would treat it as an error of the server
 			return

@@ -14,8 +14,8 @@ fi
 jq -r '
 	def n(d): . * pow(10; d) | round / pow(10; d) | tostring;
 	. as $r
-	| ([.runs[].tasks] | max) as $longest
-	| [.runs[] | {run, tasks, task, equal, width: ([2, .tasks / $longest * 440] | max | n(1)), kind: (if .hot > 0 then "hot" else "cold" end)}] as $rows
+	| ([.runs[].whole] | max) as $longest
+	| [.runs[] | {run, whole, task, width: ([2, .whole / $longest * 400] | max | n(1)), kind: (if .hot > 0 then "hot" else "cold" end)}] as $rows
 	| "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 \(90 + 44 * ($rows | length))\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"15\">",
 	  "<title>\($r.samples) samples, started cold and hot</title>",
 	  "<style>text{fill:#222}.cold{fill:#4a7ab5}.hot{fill:#d4622a}.small{font-size:13px;fill:#555}@media (prefers-color-scheme:dark){text{fill:#eee}.small{fill:#aaa}}</style>",
@@ -23,6 +23,6 @@ jq -r '
 	  ($rows | to_entries[] | (44 * .key + 50) as $y
 		| "<text x=\"10\" y=\"\($y + 19)\">\(.value.run)</text>",
 		  "<rect class=\"\(.value.kind)\" x=\"90\" y=\"\($y)\" width=\"\(.value.width)\" height=\"28\" rx=\"3\"/>",
-		  "<text class=\"small\" x=\"\((.value.width | tonumber) + 98)\" y=\"\($y + 19)\">\(.value.tasks | n(1)) s, each \(.value.task * 1000 | n(0)) ms</text>"),
-	  "<text class=\"small\" x=\"10\" y=\"\(44 * ($rows | length) + 72)\">premix demo: one task at a time, all outputs equal to the cold ones; the first hot run also made the snapshot</text>",
+		  "<text class=\"small\" x=\"\((.value.width | tonumber) + 98)\" y=\"\($y + 19)\">\(.value.whole | n(1)) s; a task \(.value.task * 1000 | n(0)) ms</text>"),
+	  "<text class=\"small\" x=\"10\" y=\"\(44 * ($rows | length) + 72)\">premix demo: whole runs, one task at a time, all outputs equal; the first hot run makes the snapshot</text>",
 	  "</svg>"' "$result" >docs/pictures/measured/demo.svg

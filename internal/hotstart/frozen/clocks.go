@@ -69,7 +69,8 @@ func clockPlace(x, y uint64, a, b Moment) (ClockPlace, bool) {
 			p.Form = ClockHigh
 		default:
 			f, g := math.Float64frombits(x), math.Float64frombits(y)
-			if math.Abs(f) >= 1e11 || math.Abs(g-f-float64(seconds)) >= 1e-6 || f == 0 {
+			// A word that is not a number, as a negative integer is, fails each comparison.
+			if !(math.Abs(f) < 1e11 && math.Abs(g-f-float64(seconds)) < 1e-6) || f == 0 {
 				continue
 			}
 			p.Form = ClockFloat

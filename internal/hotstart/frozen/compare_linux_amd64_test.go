@@ -380,7 +380,12 @@ func TestClockPlaces(t *testing.T) {
 			t.Errorf("%s: %d became %d, want %d (%+v, %v)", name, c.x, got, c.want, p, ok)
 		}
 	}
-	if p, ok := clockPlace(100, 101, a, b); ok {
-		t.Errorf("100 and 101 are times: %+v", p)
+	// Negative integers, and pointers with a tag, are not numbers as floats.
+	minus := func(n int64) uint64 { return uint64(-n) }
+	for _, c := range [][2]uint64{{100, 101}, {minus(5), minus(9)}, {minus(5), 7}, {7, minus(5)}, {0xfff7_0000_0000_1234, 0xfff7_0000_0000_5678},
+		{float(math.NaN()), float(math.Inf(1))}, {float(math.Inf(1)), float(math.Inf(-1))}, {0, float(31_415_926)}} {
+		if p, ok := clockPlace(c[0], c[1], a, b); ok {
+			t.Errorf("%#x and %#x are times: %+v", c[0], c[1], p)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/queue"
+	"premix/internal/kit/hostlist"
 )
 
 // scancel ends jobs, or signals running jobs.
@@ -73,7 +74,7 @@ func (w *worker) scancel(args []string) response {
 // toCancel returns the jobs that scancel names. The answer says which do not exist.
 func (w *worker) toCancel(a *arguments, answer *response) map[int]bool {
 	named := make(map[int]bool)
-	for _, text := range splitJobs(strings.Join(a.rest, ",")) {
+	for _, text := range hostlist.Split(strings.Join(a.rest, ",")) {
 		jobs, err := w.selected(text)
 		if err == nil && len(jobs) == 0 {
 			err = &optionError{fmt.Sprintf("Kill job error on job id %s: Invalid job id specified", text), ""}
@@ -158,7 +159,7 @@ func (w *worker) scontrol(args []string) (string, error) {
 func (w *worker) named(words []string) ([]*job, error) {
 	var jobs []*job
 	for _, word := range words {
-		for _, text := range splitJobs(word) {
+		for _, text := range hostlist.Split(word) {
 			if k, v, ok := strings.Cut(text, "="); ok && (strings.EqualFold(k, "jobid") || strings.EqualFold(k, "job") || strings.EqualFold(k, "name")) {
 				text = v
 			}
@@ -453,7 +454,7 @@ func showHosts(entity, list string) (string, error) {
 	if strings.HasPrefix("hostnames", entity) {
 		return strings.Join(names, "\n") + "\n", nil
 	}
-	return hostlist(names, entity == "hostlistsorted") + "\n", nil
+	return joined(names, entity == "hostlistsorted") + "\n", nil
 }
 
 // pairs joins lines of NAME=VALUE, into one line if one is true.

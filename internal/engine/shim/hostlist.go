@@ -1,11 +1,14 @@
 package shim
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"premix/internal/kit/hostlist"
 )
 
 // ranges writes sorted numbers as Slurm does: 1,3-5, and 0-8:2 for even steps of three or
@@ -41,69 +44,20 @@ const maxHosts = 1 << 16
 
 // hostnames expands a list of hosts as in n1,m[01-03,7]-ib.
 func hostnames(list string) ([]string, error) {
-	var all []string
-	parts := splitJobs(list)
-	if strings.Count(list, "[") != strings.Count(list, "]") {
-		return nil, &optionError{fmt.Sprintf("Invalid hostlist: %s", list), "write it as in n1,n[3-5]"}
+	all, err := hostlist.Expand(list, maxHosts)
+	var wrong *hostlist.Error
+	if !errors.As(err, &wrong) {
+		return all, err
 	}
-	for _, part := range parts {
-		names := []string{""}
-		for rest := part; rest != ""; {
-			before, inner, has := strings.Cut(rest, "[")
-			for i := range names {
-				names[i] += before
-			}
-			if !has {
-				break
-			}
-			text, after, closed := strings.Cut(inner, "]")
-			numbers, err := paddedNumbers(text)
-			if !closed || err != nil || len(names)*len(numbers) > maxHosts {
-				return nil, &optionError{fmt.Sprintf("Invalid hostlist: %s", list), "write it as in n1,n[3-5]"}
-			}
-			next := make([]string, 0, len(names)*len(numbers))
-			for _, n := range names {
-				for _, k := range numbers {
-					next = append(next, n+k)
-				}
-			}
-			names, rest = next, after
-		}
-		if all = append(all, names...); len(all) > maxHosts {
-			return nil, &optionError{fmt.Sprintf("Invalid hostlist: %s", list), fmt.Sprintf("it may have %d names", maxHosts)}
-		}
+	hint := "write it as in n1,n[3-5]"
+	if wrong.Most > 0 {
+		hint = fmt.Sprintf("it may have %d names", wrong.Most)
 	}
-	return all, nil
+	return nil, &optionError{fmt.Sprintf("Invalid hostlist: %s", list), hint}
 }
 
-// paddedNumbers expands 01-03,7, and keeps leading zeros.
-func paddedNumbers(text string) ([]string, error) {
-	var list []string
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, ranged := strings.Cut(part, "-")
-		if !ranged {
-			last = first
-		}
-		a, err := strconv.ParseUint(first, 10, 31)
-		if err != nil {
-			return nil, err
-		}
-		b, err := strconv.ParseUint(last, 10, 31)
-		if err != nil {
-			return nil, err
-		}
-		if b < a || b-a >= maxHosts {
-			return nil, strconv.ErrRange
-		}
-		for n := a; n <= b; n++ {
-			list = append(list, fmt.Sprintf("%0*d", len(first), n))
-		}
-	}
-	return list, nil
-}
-
-// hostlist joins names of hosts to a list with ranges.
-func hostlist(names []string, sortedOnce bool) string {
+// joined joins names of hosts to a list with ranges.
+func joined(names []string, sortedOnce bool) string {
 	type host struct {
 		prefix string
 		number int // -1: none

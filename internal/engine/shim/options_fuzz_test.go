@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/kit/hostlist"
 )
 
 // What a workflow manager, or a script of somebody else, says to sbatch: it is understood
@@ -64,6 +66,6 @@ func FuzzValues(f *testing.F) {
 		}
 		_, _ = parseStates(text)
 		_, _ = words(text)
-		splitJobs(text)
+		hostlist.Split(text)
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"premix/internal/kit/hostlist"
 )
 
 const (
@@ -428,7 +430,7 @@ func (w *worker) accounts(a *arguments) ([]account, error) {
 // holds mu.
 func (w *worker) stepsNamed(a *arguments) (map[int][]string, error) {
 	only := make(map[int][]string)
-	for _, text := range splitJobs(a.get("jobs", "")) {
+	for _, text := range hostlist.Split(a.get("jobs", "")) {
 		id, step, has := strings.Cut(text, ".")
 		if !has {
 			continue
@@ -551,7 +553,7 @@ func (w *worker) sstat(args []string) (string, error) {
 	defer w.mu.Unlock()
 	tasks := w.running()
 	var list []account
-	for _, text := range splitJobs(jobs) {
+	for _, text := range hostlist.Split(jobs) {
 		_, name, _ := strings.Cut(text, ".")
 		selected, err := w.selected(text)
 		if err != nil {
@@ -582,7 +584,7 @@ func (w *worker) sstat(args []string) (string, error) {
 // withoutSteps returns a list without the entries that name steps.
 func withoutSteps(list string) string {
 	var all []string
-	for _, text := range splitJobs(list) {
+	for _, text := range hostlist.Split(list) {
 		if !strings.Contains(text, ".") {
 			all = append(all, text)
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/kit/hostlist"
 )
 
 func TestParseTime(t *testing.T) {
@@ -194,11 +196,11 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	for names, want := range map[string]string{"n1": "n1", "n1 n2 n3": "n[1-3]", "n01 n02 m": "n[01-02],m", "n1 n3 n4 x": "n[1,3-4],x", "n3 n1": "n[3,1]", "n9 n10": "n9,n10"} {
-		if got := hostlist(strings.Fields(names), false); got != want {
+		if got := joined(strings.Fields(names), false); got != want {
 			t.Errorf("%s: %s; want %s", names, got, want)
 		}
 	}
-	if got := hostlist([]string{"n3", "n1", "n3", "n2"}, true); got != "n[1-3]" {
+	if got := joined([]string{"n3", "n1", "n3", "n2"}, true); got != "n[1-3]" {
 		t.Error(got)
 	}
 	for text, want := range map[string][]int{"1": {1}, "1-5,9": {1, 2, 3, 4, 5, 9}, "0-8:2": {0, 2, 4, 6, 8}, "1,2,9": {1, 2, 9}, "1,3-4": {1, 3, 4}} {
@@ -327,7 +329,7 @@ func TestColumns(t *testing.T) {
 			t.Errorf("%q is taken", format)
 		}
 	}
-	if got := splitJobs("1,2_[3,4-5],,6 7"); !slices.Equal(got, []string{"1", "2_[3,4-5]", "6", "7"}) {
+	if got := hostlist.Split("1,2_[3,4-5],,6 7"); !slices.Equal(got, []string{"1", "2_[3,4-5]", "6", "7"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"premix/internal/kit/hostlist"
 )
 
 const (
@@ -87,7 +89,7 @@ func (w *worker) pick(f *filter, list string) error {
 	if f.jobs == nil {
 		f.jobs = make(map[int]bool)
 	}
-	for _, text := range splitJobs(list) {
+	for _, text := range hostlist.Split(list) {
 		jobs, err := w.selected(text)
 		if err != nil {
 			return err
@@ -97,26 +99,6 @@ func (w *worker) pick(f *filter, list string) error {
 		}
 	}
 	return nil
-}
-
-// splitJobs cuts a list at the commas that are not between brackets.
-func splitJobs(list string) []string {
-	var all []string
-	begun, depth := 0, 0
-	for i, c := range list + "," {
-		switch {
-		case c == '[':
-			depth++
-		case c == ']':
-			depth--
-		case (c == ',' || c == ' ') && depth == 0:
-			if i > begun {
-				all = append(all, list[begun:i])
-			}
-			begun = i + 1
-		}
-	}
-	return all
 }
 
 func (w *worker) squeue(args []string) (string, error) {
@@ -206,7 +188,7 @@ func (w *worker) squeueStepList(a *arguments, f *filter) (string, error) {
 	f.states = map[state]bool{running: true, suspended: true}
 	for _, r := range w.rows(f, true) {
 		for _, s := range w.steps.of(&r) {
-			if s.over() || list != "" && strings.Contains(list, ".") && !slices.Contains(splitJobs(list), r.display()+"."+s.ID) {
+			if s.over() || list != "" && strings.Contains(list, ".") && !slices.Contains(hostlist.Split(list), r.display()+"."+s.ID) {
 				continue
 			}
 			r.step = s

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"premix/internal/kit/hostlist"
 )
 
 // This file makes a machine of slurm.conf, as slurm.conf(5) describes it: the lines NodeName,
@@ -471,79 +473,14 @@ func count(list []int, v int) (n int) {
 // maxHosts bounds the names of a list.
 const maxHosts = 1 << 20
 
-// expandHosts expands a list of hosts as in n1,m[01-03,7]-ib.
-func expandHosts(list string) (all []string, err error) {
-	wrong := fmt.Errorf("%q is not a list of nodes: write it as in n1,n[3-5]", list)
-	for _, part := range splitHosts(list) {
-		names := []string{""}
-		for rest := part; rest != ""; {
-			before, inner, more := strings.Cut(rest, "[")
-			for i := range names {
-				names[i] += before
-			}
-			if !more {
-				break
-			}
-			text, after, closed := strings.Cut(inner, "]")
-			if !closed {
-				return nil, wrong
-			}
-			numbers, ok := padded(text)
-			if !ok || len(numbers)*len(names) > maxHosts {
-				return nil, wrong
-			}
-			next := make([]string, 0, len(names)*len(numbers))
-			for _, name := range names {
-				for _, n := range numbers {
-					next = append(next, name+n)
-				}
-			}
-			names, rest = next, after
-		}
-		if all = append(all, names...); len(all) > maxHosts {
-			return nil, fmt.Errorf("%q has more than %d nodes", list, maxHosts)
-		}
+// expandHosts expands a list of hosts, which has at least one.
+func expandHosts(list string) ([]string, error) {
+	all, err := hostlist.Expand(list, maxHosts)
+	if tooMany := (*hostlist.Error)(nil); errors.As(err, &tooMany) && tooMany.Most > 0 {
+		return nil, err
 	}
-	if len(all) == 0 {
-		return nil, wrong
+	if err != nil || len(all) == 0 {
+		return nil, fmt.Errorf("%q is not a list of nodes: write it as in n1,n[3-5]", list)
 	}
 	return all, nil
-}
-
-// padded expands 01-03,7, and keeps leading zeros.
-func padded(text string) (list []string, ok bool) {
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, ranged := strings.Cut(part, "-")
-		if !ranged {
-			last = first
-		}
-		a, err1 := strconv.ParseUint(first, 10, 31)
-		b, err2 := strconv.ParseUint(last, 10, 31)
-		if err1 != nil || err2 != nil || b < a || b-a >= maxHosts || len(list) > maxHosts {
-			return nil, false
-		}
-		for n := a; n <= b; n++ {
-			list = append(list, fmt.Sprintf("%0*d", len(first), n))
-		}
-	}
-	return list, true
-}
-
-// splitHosts splits a list at commas outside of brackets.
-func splitHosts(list string) (parts []string) {
-	depth, from := 0, 0
-	for i, r := range list + "," {
-		switch {
-		case r == '[':
-			depth++
-		case r == ']':
-			depth--
-		case r == ',' && depth == 0:
-			if part := strings.TrimSpace(list[from:i]); part != "" {
-				parts = append(parts, part)
-			}
-			from = i + 1
-		}
-	}
-	return parts
 }

@@ -1,0 +1,5 @@
+// Package hostlist expands lists of hosts in the form of Slurm, as in n1,m[01-03,7]-ib: names,
+// separated by commas or spaces, with ranges of numbers in brackets. A number has at least as
+// many digits as the first one of its range
+// (https://slurm.schedmd.com/scontrol.html, show hostnames).
+package hostlist

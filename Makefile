@@ -86,6 +86,11 @@ race: setup-test
 	@for p in $(RACE); do CGO_ENABLED=1 nice $(GO) test -race -p 1 -timeout $(SOAK_TIMEOUT) $$p || failed="$$failed $$p"; done; \
 		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+# Attacks premix as another user of the machine would; needs root.
+.PHONY: attacks
+attacks: build
+	scripts/attacks.sh bin/premix
+
 # Quiet windows and planted slowdowns of a real machine that does nothing else, explained:
 # ten minutes, and none may go wrong.
 EXPLAIN_TRIALS ?= 20
@@ -98,7 +103,7 @@ explain-trials: build
 soak: setup-test build
 	@scripts/setup.sh soak containerd-1.7 ecosystem
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
-	$(MAKE) conformance soak-blast
+	$(MAKE) attacks conformance soak-blast
 
 # The whole matrix of conformance with BLAST+, in pieces of some minutes on two quiet cores,
 # but for those of Real, which took up to 50 beside other work; SOAK_BLAST names some of them, and PREMIX_SOAK_NTH=N takes one cell of N of

@@ -101,7 +101,7 @@ explain-trials: build
 # The same tests with the fault runs made long.
 .PHONY: soak
 soak: setup-test build
-	@scripts/setup.sh soak containerd-1.7 ecosystem
+	@scripts/setup.sh soak containerd-1.7 ecosystem transfer
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
 	$(MAKE) attacks conformance soak-blast
 

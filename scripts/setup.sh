@@ -308,6 +308,25 @@ build_cvmfs() {
 	return 1
 }
 
+# build_protocols QCP GOFAKES3 builds programs of transfers that Debian has no packages of, for
+# all users, as the peer of a test is reached through sshd.
+build_protocols() {
+	local log
+	[ -x /usr/local/bin/gofakes3 ] || {
+		say "building gofakes3 $2"
+		GOBIN=/usr/local/bin go install "github.com/johannesboyne/gofakes3/cmd/gofakes3@$2" || return 1
+	}
+	[ -x /usr/local/bin/qcp ] && return 0
+	command -v cargo >/dev/null || {
+		say "there is no cargo to build the crate qcp with: tests leave it out"
+		return 0
+	}
+	say "building qcp $1"
+	log=$(cargo install qcp --version "$1" --root /usr/local --config 'profile.release.lto="off"' --config profile.release.codegen-units=16 2>&1) && return 0
+	printf '%s\n' "$log" | tail -n 15 >&2
+	return 1
+}
+
 # fetch_guest unpacks a kernel of Debian for virtual machines. It is not installed.
 fetch_guest() {
 	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work package
@@ -369,6 +388,7 @@ for set in "$@"; do
 		fetch_guest || status=1
 		build_cvmfs 0.4.2 || status=1
 		;;
+	transfer) build_protocols 0.9.1 v1.2.0 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)

@@ -139,7 +139,7 @@ func TestTransferBench(t *testing.T) {
 	b := newBed(t, netrelay.Options{Rate: 200e6, Delay: time.Millisecond})
 	protocols := []string{"scp", "scp-legacy", "sftp", "tar"}
 	for name, program := range map[string]string{"rsync": "rsync", "rsyncd": "rsync", "curl": "nginx", "curl-h2": "nginx", "aria2": "aria2c",
-		"rclone": "rclone", "rclone-http": "rclone", "rclone-s3": "gofakes3", "xrootd": "xrootd", "bbcp": "bbcp", "hpn-scp": "hpnscp"} {
+		"rclone": "rclone", "rclone-http": "rclone", "rclone-s3": "gofakes3", "qcp": "qcp", "xrootd": "xrootd", "bbcp": "bbcp", "hpn-scp": "hpnscp"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Logf("%s is missing: %s is left out", program, name)
 			continue
@@ -166,14 +166,14 @@ func TestTransferBench(t *testing.T) {
 		if c.Direction == transfer.Put {
 			data, acks = acks, data
 		}
-		if data < c.Size || acks <= 0 || c.Ratio <= 1 || c.BytesDown <= c.PayloadDown || c.TCP != c.PacketsDown+c.PacketsUp || c.UDP != 0 {
+		if data < c.Size || acks <= 0 || c.Ratio <= 1 || c.BytesDown <= c.PayloadDown || c.TCP+c.UDP != c.PacketsDown+c.PacketsUp || (c.UDP != 0) != (c.Protocol == "qcp") {
 			t.Errorf("%s %s: %+v", c.Protocol, c.Direction, c)
 		}
 		var all int64
 		for _, n := range c.Histogram {
 			all += n
 		}
-		if all != c.TCP || c.First <= 0 || c.Flowing > c.Seconds || c.Drops != 0 || c.CPU <= 0 || c.Congestion == "" || c.CongestionPeer == "" ||
+		if all != c.TCP+c.UDP || c.First <= 0 || c.Flowing > c.Seconds || c.Drops != 0 || c.CPU <= 0 || c.Congestion == "" || c.CongestionPeer == "" ||
 			c.Interface != "link0" || c.MTU != 1500 || c.Speed <= 0 || c.Connections == 0 {
 			t.Errorf("%s %s: %+v", c.Protocol, c.Direction, c)
 		}

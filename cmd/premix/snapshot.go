@@ -64,7 +64,9 @@ func (a *app) snapshotLs(store *string) *cobra.Command {
 		Long: `List snapshots, newest first. A snapshot is "equal" when its outputs for the probe
 were equal to the outputs of a cold start, "not compared" before that, and "differs" if
 they were not equal. It is in "quarantine" if a task of a run differed from a cold start
-of the same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
+of the same sample. Then tasks start cold, and the snapshot only keeps the reason. A
+snapshot that a premix is making is "in preparation". It is "unfinished" if that premix
+was killed: a later run or preparation removes it.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := openStore(*store)
@@ -78,6 +80,17 @@ of the same sample. Then tasks start cold, and the snapshot only keeps the reaso
 			rows := []snapshotRow{}
 			for _, s := range list {
 				rows = append(rows, snapshotRow{s.ID, s.Name, stateOf(s), reasonOf(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
+			}
+			unfinished, err := hotstart.Unfinished(dir)
+			if err != nil {
+				return err
+			}
+			for _, s := range unfinished {
+				state, reason := "unfinished", "its preparation was interrupted, or another version of premix made it"
+				if s.Busy {
+					state, reason = "in preparation", ""
+				}
+				rows = append(rows, snapshotRow{ID: s.ID, Name: "-", State: state, Reason: reason, Bytes: s.Bytes(), Created: s.Created, Dir: s.Dir})
 			}
 			if a.json {
 				return a.printJSON(rows)
@@ -160,15 +173,26 @@ func (a *app) snapshotRm(store *string) *cobra.Command {
 		Short: "Remove a snapshot that no run uses",
 		Args:  arguments("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			dir, err := openStore(*store)
+			if err != nil {
+				return err
+			}
+			if was, err := hotstart.RemoveUnfinished(dir, args[0]); was {
+				return removed(err)
+			}
 			s, err := find(*store, args[0])
 			if err != nil {
 				return err
 			}
-			err = s.Remove()
-			if errors.Is(err, hotstart.ErrInUse) {
-				return &usageError{err, "wait until the run has ended"}
-			}
-			return err
+			return removed(s.Remove())
 		},
 	}
+}
+
+// removed adds a hint to the error of a snapshot that could not be removed.
+func removed(err error) error {
+	if errors.Is(err, hotstart.ErrInUse) {
+		return &usageError{err, "wait until the run has ended"}
+	}
+	return err
 }

@@ -832,11 +832,23 @@ func TestKilledPremix(t *testing.T) {
 			if after := mounts(t, dir); after != before {
 				t.Errorf("mounts changed:\n%s", after)
 			}
-			// What was left on disk does not disturb the next run.
+			// Much later, the next run removes what was left on disk.
+			left, err := Unfinished(filepath.Join(dir, "store"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range left {
+				if then := time.Now().Add(-time.Hour); os.Chtimes(s.Dir, then, then) != nil {
+					t.Errorf("%s has been removed", s.Dir)
+				}
+			}
 			b := benchIn(t, newSpec("-m", "20", "input"), kind, dir, filepath.Join(dir, "store"))
 			b.mustPrepare("sum\n")
 			if r := b.run("sum\n"); !r.exit.OK() {
 				t.Errorf("a run afterwards: %+v", r.exit)
+			}
+			if still, err := Unfinished(b.store); kind == Hot && len(still) > 0 || err != nil {
+				t.Errorf("of %d unfinished snapshots %d are still there, %v", len(left), len(still), err)
 			}
 		})
 	}

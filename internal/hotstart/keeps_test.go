@@ -161,6 +161,7 @@ func TestKeepsRefused(t *testing.T) {
 		"msg": "it has used System V message queues", "uring": "it has used io_uring", "key": "it has used keyrings",
 		"personality": "it has used another personality", "mdwe": "it has used memory that it cannot make executable", "network": "it has used a network",
 		"permissions": "its memory depends on a value that differs between starts", "links": "its memory depends on a value that differs between starts",
+		"seed": "its memory depends on a value that differs between starts", "scratch": "it writes to a file outside of its directory",
 		"system": "the tool asks for the file system", "columns": "the tool reads its input input before it loads its data.* this is text",
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -238,6 +239,62 @@ func TestKeepsShared(t *testing.T) {
 		out, notices := outputOf(t, keeps(program, "read", f.Name()), Hot, dir, store, "line\n")
 		if out != letter+" 0\n" || len(notices) != i {
 			t.Errorf("it printed %q, want %s; notices %q", out, letter, notices)
+		}
+	}
+}
+
+// TestKeepsOwn has tasks that run at once change what each must have for itself: shared
+// memory, and a file without a name that was open at the stop.
+func TestKeepsOwn(t *testing.T) {
+	program := keeper(t)
+	for what, want := range map[string]string{"shared": "3 2\n", "shared page": "3 2\n", "unlinked": "4\n"} {
+		t.Run(what, func(t *testing.T) {
+			b := newBench(t, keeps(program, what, filepath.Join(t.TempDir(), "file")), Hot)
+			b.mustPrepare("line\n")
+			var procs [3]*Process
+			var dirs [3]string
+			for i := range procs {
+				procs[i], dirs[i] = b.start("line\n")
+			}
+			for i := range procs {
+				if r := b.finish(procs[i], dirs[i]); r.out != want || r.proc.Kind != Hot {
+					t.Errorf("task %d: a %s start printed %q, want %q", i, r.proc.Kind, r.out, want)
+				}
+			}
+			if r := b.run("line\n"); r.out != want || r.proc.Kind != Hot {
+				t.Errorf("afterwards a %s start printed %q, want %q", r.proc.Kind, r.out, want)
+			}
+		})
+	}
+}
+
+// TestPythonModule edits a module that a Python program has imported. The recipe does not
+// declare it, and its size and modification time remain the same.
+func TestPythonModule(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, store, code := t.TempDir(), filepath.Join(t.TempDir(), "store"), t.TempDir()
+	program, module := filepath.Join(code, "program.py"), filepath.Join(code, "helper.py")
+	const text = "import sys, helper\nfor line in open(sys.argv[1]):\n    print(helper.word, line.strip())\n"
+	if err := os.WriteFile(program, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := newSpec()
+	spec.Argv = []string{python, program, "input"}
+	spec.Env = append(spec.Env, "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
+	then := time.Now().Add(-time.Hour)
+	for i, word := range []string{"one", "one", "two"} {
+		if err := os.WriteFile(module, []byte("word = '"+word+"'\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(module, then, then); err != nil {
+			t.Fatal(err)
+		}
+		out, notices := outputOf(t, spec, Hot, dir, store, "line\n")
+		if changed := strings.Contains(strings.Join(notices, "\n"), "helper.py has changed"); out != word+" line\n" || changed != (i == 2) {
+			t.Errorf("with %q it printed %q; notices %q", word, out, notices)
 		}
 	}
 }

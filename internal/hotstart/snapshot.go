@@ -276,10 +276,32 @@ const sweepAge = time.Minute
 // sweep removes from a store the remains of preparations that were killed, and
 // snapshots of earlier versions of premix. It is best effort: a later one does the rest.
 func sweep(store string) {
-	entries, err := os.ReadDir(store)
+	all, err := Unfinished(store)
 	if err != nil {
 		return
 	}
+	for _, s := range all {
+		if !s.Busy {
+			_ = s.Remove()
+		}
+	}
+}
+
+// Remains is the directory of a snapshot that is being prepared, whose preparation was
+// killed, or that an earlier version of premix made. Its creation time is the time of the
+// last change of the directory.
+type Remains struct {
+	Snapshot
+	Busy bool // a premix prepares or uses it, or may have just made it
+}
+
+// Unfinished returns the directories of a store that have no valid description.
+func Unfinished(store string) ([]*Remains, error) {
+	entries, err := os.ReadDir(store)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all []*Remains
 	for _, e := range entries {
 		k, _, _ := strings.Cut(e.Name(), "-")
 		dir := filepath.Join(store, e.Name())
@@ -288,16 +310,38 @@ func sweep(store string) {
 		}
 		_, err := readSnapshot(dir)
 		var old *oldFormat
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < sweepAge {
-				continue // perhaps it has just been made, and is not locked yet
-			}
-		case !errors.As(err, &old):
+		isOld := errors.As(err, &old)
+		if !isOld && !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		_ = (&Snapshot{ID: e.Name(), Dir: dir}).Remove()
+		info, err := e.Info()
+		if err != nil {
+			continue // it has just been removed
+		}
+		r := &Remains{Snapshot: Snapshot{ID: e.Name(), Created: info.ModTime().UTC(), Dir: dir}}
+		if r.Busy = !isOld && time.Since(r.Created) < sweepAge; !r.Busy { // else it may not be locked yet
+			if f, err := os.Open(filepath.Join(dir, lockName)); err == nil {
+				r.Busy = errors.Is(lock.Try(f, lock.Exclusive), lock.ErrHeld)
+				f.Close()
+			}
+		}
+		all = append(all, r)
 	}
+	return all, nil
+}
+
+// RemoveUnfinished removes the directory of that name which Unfinished lists. It reports
+// whether there was one.
+func RemoveUnfinished(store, id string) (bool, error) {
+	all, err := Unfinished(store)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(all, func(r *Remains) bool { return r.ID == id })
+	if i < 0 {
+		return false, nil
+	}
+	return true, all[i].Remove()
 }
 
 func (s *Snapshot) lockShared() error {
@@ -593,6 +637,7 @@ func (s *Snapshot) outfit(cfg *supervisorConfig, spec Spec, t Task) error {
 // nil. It reports to log and removes a snapshot whose fingerprint does not hold. It
 // reports and keeps a snapshot that cannot be used.
 func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...any)) *Snapshot {
+	sweep(store)
 	dirs, err := filepath.Glob(filepath.Join(store, key(spec, namespaces)+"-*"))
 	if err != nil || len(dirs) == 0 {
 		return nil // an error is only for a malformed pattern

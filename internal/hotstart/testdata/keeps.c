@@ -31,6 +31,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,8 @@ static long number;
 static volatile int fired, rang;
 static int ends[2];
 static const char *mapped;
+static volatile char *shared;
+static int scratch;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
 
@@ -150,6 +153,19 @@ static void begin(void)
 		if (!(in = fopen(file, "r")) || !fread(large, 1, sizeof large, in)) die(file);
 		fclose(in);
 	}
+	if (is("shared") || is("shared page")) {
+		number = is("shared") ? sizeof large : 4096;
+		shared = mmap(NULL, number, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		if (shared == MAP_FAILED) die("mmap");
+		memset((char *)shared, 1, number);
+	}
+	if (is("seed")) srand(getpid());
+	if (is("scratch") || is("unlinked")) {
+		strcpy(text, is("scratch") ? file : beside(".XXXXXX"));
+		scratch = is("scratch") ? open(text, O_RDWR) : mkstemp(text);
+		if (scratch < 0 || write(scratch, "abc", 3) != 3) die(text);
+		if (is("unlinked")) unlink(text), memset(text, 0, sizeof text);
+	}
 	if (is("pipe") && (pipe(ends) || write(ends[1], "abc", 3) != 3)) die("pipe");
 	if (is("alarm")) { signal(SIGALRM, ring); alarm(100); }
 }
@@ -174,6 +190,19 @@ static void say(void)
 	} else if (is("alarm")) {
 		int left = alarm(100);
 		printf("%d %d\n", rang, left > 0 && left <= 100);
+	} else if (shared) {
+		if (!fork()) _exit(++shared[0] + ++shared[number - 1] > 100);
+		wait(NULL);
+		++*shared;
+		usleep(300000);
+		printf("%d %d\n", shared[0], shared[number - 1]);
+	} else if (is("seed")) {
+		printf("%d\n", rand());
+	} else if (scratch) {
+		struct stat st;
+		if (write(scratch, "d", 1) != 1 || fstat(scratch, &st)) die("scratch");
+		usleep(300000);
+		printf("%ld\n", (long)st.st_size);
 	} else if (is("directory")) {
 		struct stat st;
 		printf("%o\n", stat(beside(".d"), &st) ? 0 : st.st_mode & 0777);

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version executes CPUID for leaf 1.
-func version() (eax, ebx uint32)
+// version executes CPUID for leaf 1, and returns EAX, EBX, ECX and EDX.
+func version() [4]uint32
 
 // cycles reads the time-stamp counter.
 func cycles() uint64
@@ -686,19 +686,30 @@ func (c *comparer) rseq(addr uint64) bool {
 }
 
 // processor reports whether a word is the copy of register EBX of CPUID, leaf 1,
-// that the dynamic linker of the GNU C library keeps in _rtld_global_ro. The upper 8
-// bits are the number of the processor that executed the instruction. The library
-// never reads them, and in a cold start they have the number of any processor.
+// that the GNU C library makes at the start of a program. The upper 8 bits are the number
+// of the processor that executed the instruction. The library never reads them, and in a
+// cold start they have the number of any processor.
+//
+// The copy is in _rtld_global_ro of the dynamic linker. In a static program, which may
+// have no symbols, it is known by all four registers.
 func (c *comparer) processor(v *VMA, addr uint64, w words) bool {
-	eax, ebx := version()
+	r := version()
 	const rest = 1<<24 - 1
 	for i := range 2 {
-		if x := w.pick(i); uint32(x[0]>>32) != eax || uint32(x[1])&rest != ebx&rest {
+		if x := w.pick(i); uint32(x[0]>>32) != r[0] || uint32(x[1])&rest != r[1]&rest {
 			return false
 		}
 	}
-	_, _, symbol := c.symbol(v, addr)
-	return w.a[1]>>32 == w.b[1]>>32 && strings.HasPrefix(symbol, "_rtld_global_ro+")
+	if w.a[1]>>32 != w.b[1]>>32 {
+		return false
+	}
+	path, _, symbol := c.symbol(v, addr)
+	if strings.HasPrefix(symbol, "_rtld_global_ro+") {
+		return true
+	}
+	progs := c.module(path).progs
+	static := len(progs) > 0 && !slices.ContainsFunc(progs, func(p elf.ProgHeader) bool { return p.Type == elf.PT_INTERP })
+	return static && path == c.im[0].Exe && uint32(w.a[1]>>32) == r[2] && uint32(w.a[2]) == r[3] && uint32(w.b[2]) == r[3]
 }
 
 func (c *comparer) explain(rule string, v *VMA, at int64, a, b []byte, off int) {

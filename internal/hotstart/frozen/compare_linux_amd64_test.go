@@ -122,6 +122,46 @@ func TestCompareIdentity(t *testing.T) {
 	right(t, a)
 }
 
+// TestCompareProcessors prepares a program on one processor and on another one. In a static
+// program without symbols the copy of CPUID has no name.
+func TestCompareProcessors(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.SchedSetaffinity(0, &all)
+	var processors []int
+	for i := 0; len(processors) < min(2, all.Count()); i++ {
+		if all.IsSet(i) {
+			processors = append(processors, i)
+		}
+	}
+	if len(processors) < 2 {
+		t.Skip("this machine has one processor for the test")
+	}
+	for _, flags := range [][]string{nil, {"-static"}, {"-static", "-s"}} {
+		prog := build(t, "identity", flags...)
+		var both [2]prepared
+		for i, processor := range processors {
+			var one unix.CPUSet
+			one.Set(processor)
+			if err := unix.SchedSetaffinity(0, &one); err != nil {
+				t.Fatal(err)
+			}
+			both[i] = prepare(t, i, "x", prog)
+		}
+		c := comparison(t, both[0], both[1])
+		if !c.Same() {
+			t.Errorf("%v: unexplained %v, layouts %v", flags, c.Unexplained, c.Layout)
+		}
+		if !slices.ContainsFunc(c.Explained, func(g Group) bool { return g.Rule == RuleProcessor }) {
+			t.Errorf("%v: the number of the processor was not found", flags)
+		}
+	}
+}
+
 // right starts a program from its first preparation. It must print that all is right.
 func right(t *testing.T, a prepared) {
 	t.Helper()

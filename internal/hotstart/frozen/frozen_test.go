@@ -19,10 +19,11 @@ import (
 )
 
 // build compiles a program of testdata.
-func build(t *testing.T, name string) string {
+func build(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), name)
-	if b, err := exec.Command("cc", "-O1", "-pthread", "-o", out, "testdata/"+name+".c", "-lm").CombinedOutput(); err != nil {
+	args := append(flags, "-O1", "-pthread", "-o", out, "testdata/"+name+".c", "-lm")
+	if b, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("the tests need a C compiler: %v\n%s", err, b)
 	}
 	return out

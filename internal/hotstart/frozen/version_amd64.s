@@ -1,12 +1,14 @@
 #include "textflag.h"
 
-// func version() (eax, ebx uint32)
-TEXT ·version(SB), NOSPLIT, $0-8
+// func version() [4]uint32
+TEXT ·version(SB), NOSPLIT, $0-16
 	MOVL $1, AX
 	XORL CX, CX
 	CPUID
-	MOVL AX, eax+0(FP)
-	MOVL BX, ebx+4(FP)
+	MOVL AX, ret_0+0(FP)
+	MOVL BX, ret_1+4(FP)
+	MOVL CX, ret_2+8(FP)
+	MOVL DX, ret_3+12(FP)
 	RET
 
 // func cycles() uint64

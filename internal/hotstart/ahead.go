@@ -127,7 +127,7 @@ func (a *ahead) adopt(p *preparation) {
 	}
 	with := *a.of // the template's fields; the results of the cold run are put back below
 	with.ctx, with.early, with.snap, with.looked = p.ctx, p.early, p.snap, p.looked
-	with.coldDir, with.coldLooks, with.coldOpened, with.coldTime = p.coldDir, p.coldLooks, p.coldOpened, p.coldTime
+	with.coldDir, with.coldLooks, with.cold = p.coldDir, p.coldLooks, p.cold
 	with.ready, with.moment = p.ready, p.moment
 	*p, a.of.held = with, nil
 }

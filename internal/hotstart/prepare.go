@@ -72,8 +72,7 @@ type preparation struct {
 	behind     *program          // the tool proper behind a wrapper; nil: the command itself
 	coldDir    string            // directory of the probe's cold start
 	coldLooks  []look            // of the tool in it
-	coldOpened time.Duration     // until it opened its input
-	coldTime   time.Duration     // until its end
+	cold       coldStart         // the probe's
 	ready      ReadyKind         // event at which the template is held
 	moment     moment            // where ready is ReadyOpen
 	late       *lateNames        // nil: the command does not have the name of the sample
@@ -198,27 +197,59 @@ func (e *notWorth) Error() string {
 // startTime is about the time that a hot start takes on a busy machine.
 const startTime = 20 * time.Millisecond
 
-// weigh compares the time that a snapshot costs with the time that it saves, by
-// the probe's cold start: the tool has to be loaded once more, its memory written,
-// and the probe started from the snapshot.
+// weigh compares the time that a snapshot costs with the time that it saves, by the
+// probe's cold start.
 func (p *preparation) weigh() error {
 	n := p.rounds()
-	if n == 0 || p.opt.Start != Auto || p.coldOpened == 0 {
+	if n == 0 || p.opt.Start != Auto || p.cold.opened == 0 {
 		return nil
 	}
-	opened := p.coldOpened
+	e := p.cold
 	if p.moment.Open > 1 || p.ready != p.spec.Ready.Kind {
-		opened = p.coldTime // its first look at its input is not where it is stopped
+		e.opened = e.whole // its first look at its input is not where it is stopped
 	}
-	costs := opened*5/2 + (p.coldTime - opened) + startTime
+	further := 0
 	if p.late != nil {
-		costs += fewestFurther * opened
+		further = fewestFurther
 	}
-	saves := time.Duration(n * float64(opened-startTime))
-	if saves < costs {
-		return &notWorth{p.opt.Tasks, opened}
+	if e.saves(n) < e.costs(further) {
+		return &notWorth{p.opt.Tasks, e.plain()}
 	}
 	return nil
+}
+
+// coldStart is a cold start of the probe under watch.
+type coldStart struct {
+	opened, whole time.Duration // until it opened its input; until its end
+	tool, tracing time.Duration // CPU time of the tool, and of its tracer
+	memory        int64         // bytes
+}
+
+// plain returns about the time that the tool takes to its input in a task, where it is not
+// traced. The tracer works before the input for the most part.
+func (c coldStart) plain() time.Duration {
+	if c.whole <= 0 || c.tool <= 0 {
+		return c.opened
+	}
+	loading := float64(c.tool) * min(1, float64(c.opened)/float64(c.whole))
+	return time.Duration(float64(c.opened) * loading / (loading + float64(c.tracing)))
+}
+
+// saves returns the time that hot starts save in a number of rounds.
+func (c coldStart) saves(rounds float64) time.Duration {
+	return time.Duration(rounds * float64(c.plain()-startTime))
+}
+
+// writeTime is about the time in which a byte of memory is written to a page file, digested
+// and compared, ns. Much of it is the time for new pages.
+const writeTime = 2
+
+// costs returns the time that a snapshot costs: two traced preparations, of which one runs
+// beside the cold start, with further ones for late words, the writing and comparison of
+// the memory, and the probe's hot start.
+func (c coldStart) costs(further int) time.Duration {
+	const preparations = 3 // two, which are watched more closely than the cold start
+	return time.Duration(preparations+further)*c.opened + (c.whole - c.opened) + startTime + time.Duration(c.memory*writeTime)
 }
 
 func (p *preparation) provedNote() string {
@@ -829,7 +860,8 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	go func() { copied <- saveStream(proc.Stdout, filepath.Join(parent, StdoutName)) }()
 	exit, err := proc.Wait()
 	if kind == Cold {
-		p.coldLooks, p.coldOpened, p.coldTime = proc.looks, proc.Latency, time.Since(proc.begun)
+		p.coldLooks = proc.looks
+		p.cold = coldStart{proc.Latency, time.Since(proc.begun), exit.User + exit.System, proc.tracing, exit.MaxRSS}
 	}
 	if cerr := <-copied; err == nil {
 		err = cerr

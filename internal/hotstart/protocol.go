@@ -125,6 +125,9 @@ type event struct {
 	// Refused is set, with evFailed, where the tool has state that cannot be restored.
 	Refused bool
 	Looks   []look // with evHeld, and with evExited where they were asked for
+	// Tracing is the CPU time that the supervisor has taken for its turn, with evExited of
+	// a watched tool.
+	Tracing time.Duration
 	// For evHeld.
 	Template templateInfo
 	// For evCompared.

@@ -177,6 +177,7 @@ type Process struct {
 	supervisor  *supervisorHandle
 	supervisors *supervisors
 	looks       []look // of a watched tool; valid once Wait has returned
+	tracing     time.Duration
 	watch       *inputWatch
 	done        chan event
 	begun       time.Time
@@ -193,7 +194,7 @@ func (p *Process) Wait() (Exit, error) {
 	}
 	p.Latency = opened.Sub(p.begun)
 	p.supervisor.close(p.supervisors)
-	p.looks = e.Looks
+	p.looks, p.tracing = e.Looks, e.Tracing
 	if e.Kind != evExited {
 		return Exit{Code: -1}, fmt.Errorf("the task was lost: %s", e.Error)
 	}

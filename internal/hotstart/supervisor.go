@@ -50,6 +50,7 @@ type supervisor struct {
 	pager    *pager        // reads the page file; nil: it is not needed
 	prefix   []byte        // the template's output on stdout, where it is a stream
 	stdout   int           // descriptor that drains the template's streamed stdout, or -1
+	before   time.Duration // CPU time of the supervisor when its turn began
 
 	container *bundle.Container // nil: the tool runs directly on the machine
 }
@@ -115,8 +116,18 @@ func (m *supervisorMain) receive() {
 	}
 }
 
+// ownTime returns the CPU time of this process.
+func ownTime() time.Duration {
+	var ru unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &ru) != nil {
+		return 0
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+}
+
 // run serves one turn.
 func (s *supervisor) run() error {
+	s.before = ownTime()
 	if s.cfg.Namespaces {
 		if err := s.enterNamespaces(); err != nil {
 			return err
@@ -597,7 +608,7 @@ func (s *supervisor) reap() {
 		unix.Kill(-pid, unix.SIGKILL)
 		e := event{Kind: evExited, Pid: pid, Exit: exit}
 		if s.watch != nil {
-			e.Looks = s.watch.looks
+			e.Looks, e.Tracing = s.watch.looks, ownTime()-s.before
 		}
 		s.link.send(e)
 	}

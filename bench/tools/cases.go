@@ -6,6 +6,7 @@ type kind string
 const (
 	single   kind = "single"   // r1: FASTQ
 	paired   kind = "paired"   // r1, r2: FASTQ
+	named    kind = "named"    // r1, r2: FASTQ, for a tool that looks at the ends of their names
 	proteins kind = "proteins" // q: FASTA
 	queries  kind = "queries"  // q: FASTA
 	reads    kind = "reads"    // bam
@@ -20,6 +21,8 @@ func (k kind) inputs() string {
 		return "[r1]"
 	case paired:
 		return "[r1, r2]"
+	case named:
+		return "{r1: {file: r1.fq}, r2: {file: r2.fq}}"
 	case reads:
 		return "{bam: {file: in.bam}}"
 	case table:
@@ -38,6 +41,8 @@ func (k kind) files() map[string][2]string {
 		return map[string][2]string{"r1": {"r1", "a_1.fq"}}
 	case paired:
 		return map[string][2]string{"r1": {"r1", "a_1.fq"}, "r2": {"r2", "a_2.fq"}}
+	case named:
+		return map[string][2]string{"r1": {"r1.fq", "a_1.fq"}, "r2": {"r2.fq", "a_2.fq"}}
 	case reads:
 		return map[string][2]string{"bam": {"in.bam", "a.bam"}}
 	case table:
@@ -81,7 +86,7 @@ var tools = []tool{
 		varies: []vary{{`stdout`, `*.stdout`, ``}, {`${star}/Log.out`, `*/Log.out`, ``}, {`${star}/Log.final.out`, `*/Log.final.out`, ``}, {`${star}/Log.progress.out`, `*/Log.progress.out`, ``}}},
 	{name: "kallisto", silent: true, program: "kallisto", sample: paired, index: "kallisto index -i i $T", command: "kallisto quant -i ${index}/i -o ${k} ${r1} ${r2}", outputs: `k: "${sample}/"`,
 		varies: []vary{{`${k}/run_info.json`, `*/run_info.json`, ``}}},
-	{name: "salmon", silent: true, program: "salmon", sample: paired, index: "salmon index -t $T -i i", command: "salmon quant -p 1 -i ${index}/i -l A -1 ${r1} -2 ${r2} -o ${k}", outputs: `k: "${sample}/"`,
+	{name: "salmon", silent: true, program: "salmon", sample: named, index: "salmon index -t $T -i i", command: "salmon quant -p 1 -i ${index}/i -l A -1 ${r1} -2 ${r2} -o ${k}", outputs: `k: "${sample}/"`,
 		varies: []vary{{`${k}/cmd_info.json`, `*/cmd_info.json`, ``}, {`${k}/aux_info/meta_info.json`, `*/aux_info/meta_info.json`, ``}, {`${k}/logs/*`, `*/logs/*`, ``}}},
 	{name: "bowtie2", program: "bowtie2", sample: paired, index: "bowtie2-build -q --threads 2 $G i", command: "bowtie2 -x ${index}/i -1 ${r1} -2 ${r2}"},
 	{name: "bowtie2 -p 2", program: "bowtie2", sample: paired, index: "bowtie2-build -q --threads 2 $G i", command: "bowtie2 -p 2 --reorder -x ${index}/i -1 ${r1} -2 ${r2}"},

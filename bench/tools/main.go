@@ -267,6 +267,7 @@ func (t tool) recipe(index string) string {
 // sheet returns the sample sheet of two samples.
 func (b *bench) sheet(k kind) string {
 	columns := map[kind]string{
+		named:  "sample,r1,r2\na,@/a_1.fq,@/a_2.fq\nb,@/b_1.fq,@/b_2.fq\n",
 		single: "sample,r1\na,@/a_1.fq\nb,@/b_1.fq\n", paired: "sample,r1,r2\na,@/a_1.fq,@/a_2.fq\nb,@/b_1.fq,@/b_2.fq\n",
 		proteins: "sample,q\na,@/a.faa\nb,@/b.faa\n", queries: "sample,q\na,@/a.fna\nb,@/b.fna\n", reads: "sample,bam\na,@/a.bam\nb,@/b.bam\n",
 		table: "sample,t\na,@/a.txt\nb,@/b.txt\n", asJSON: "sample,j\na,@/a.json\nb,@/b.json\n",

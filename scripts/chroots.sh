@@ -65,7 +65,7 @@ within() {
 # row SUITE UID PROC COMMAND BYTES STATUS SECONDS LOG: prints a row; the last words come from the log.
 row() {
 	local said
-	said=$(grep -E '^(hot tasks|(setup: )?(error|hint):|make: \*\*\*|ok[[:space:]])' "$8" | head -n 2 | tr -s ' \t' ' ' | sed 's/;.*//; s/^setup: //' | paste -sd ';' | sed 's/;/; /')
+	said=$(grep -E '^(hot tasks|(setup: )?(error|hint):|make: \*\*\*|ok[[:space:]])' "$8" | head -n 2 | tr -s ' \t' ' ' | sed 's/;.*//; s/^setup: //' | paste -sd ';' | sed 's/;/; /' || true)
 	printf '| %s | %s | %s | `%s` | %s s | %s MB | %s | %s |\n' "$1" "$([ "$2" = 0 ] && echo root || echo ordinary)" "$3" "$4" "$7" "$5" "$6" "$said"
 }
 

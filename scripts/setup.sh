@@ -379,7 +379,7 @@ for set in "$@"; do
 	test)
 		python_library biopython 1.85 || status=1
 		python_library plyvel 1.5.1 || status=1
-		python_tools python pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 || status=1
+		python_tools python pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 rocrate==0.16.0 || status=1
 		python_tools slurm-clients submitit==1.5.4 || status=1
 		;;
 	wheel) python_tools python hatchling==1.33.0 || status=1 ;;

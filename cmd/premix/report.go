@@ -17,7 +17,7 @@ import (
 
 func (a *app) reportCommand() *cobra.Command {
 	var html, trace string
-	var usage, node bool
+	var usage, node, crate bool
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
@@ -30,6 +30,10 @@ a run it then writes the page only with --html.
 
 With --trace it also writes a row for each try to a file, in the form of Nextflow's
 trace files.
+
+With --ro-crate it also writes DIR/ro-crate-metadata.json, which describes a run as an
+RO-Crate: the tool, data, samples and outputs with their SHA-256, and the command of each
+task. It reads all of these files.
 
 With --node, and without DIR, it sums up the commands that premix hot and premix shim
 started on this machine in the last seven days.`,
@@ -46,6 +50,11 @@ started on this machine in the last seven days.`,
 			if trace != "" {
 				if err := report.WriteTrace(args[0], trace); err != nil {
 					return traceError(trace, err)
+				}
+			}
+			if crate {
+				if err := report.WriteCrate(args[0]); err != nil {
+					return err
 				}
 			}
 			if usage || queue.IsDir(args[0]) {
@@ -90,6 +99,13 @@ started on this machine in the last seven days.`,
 	cmd.Flags().BoolVar(&node, "node", false, "time that hot starts of commands saved on this machine in seven days")
 	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
 	outputFlag(cmd, &trace, "trace", "", outputs.Tries, "file for a row of each try, as in Nextflow's trace files")
+	cmd.Flags().BoolVar(&crate, "ro-crate", false, "describe the run in DIR/ro-crate-metadata.json, with digests of its files")
+	outputNames(cmd, func(args []string) []string {
+		if !crate || node {
+			return nil
+		}
+		return []string{filepath.Join(args[0], report.CrateFile)}
+	}, outputs.Crate)
 	outputNames(cmd, func(args []string) []string {
 		if html != "" || node {
 			return nil

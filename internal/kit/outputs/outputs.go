@@ -13,12 +13,13 @@ type Kind string
 
 // Kinds, and their marks.
 const (
-	Page    Kind = "page"       // HTML with the generator premix in its head
-	Table   Kind = "table"      // Parquet with a key of premix in its metadata
-	Trace   Kind = "trace"      // a Standard Workload File with the conversion premix in its header
-	Profile Kind = "profile"    // a profile of a tree, which begins with the name of its format
-	Tries   Kind = "task trace" // a trace file of tasks, whose last column is [TraceColumn]
-	Text    Kind = "text"       // a figure, or a text in another program's format, that ends with Mark
+	Page    Kind = "page"                 // HTML with the generator premix in its head
+	Table   Kind = "table"                // Parquet with a key of premix in its metadata
+	Trace   Kind = "trace"                // a Standard Workload File with the conversion premix in its header
+	Profile Kind = "profile"              // a profile of a tree, which begins with the name of its format
+	Tries   Kind = "task trace"           // a trace file of tasks, whose last column is [TraceColumn]
+	Crate   Kind = "description of a run" // an RO-Crate whose description is [CrateMark]
+	Text    Kind = "text"                 // a figure, or a text in another program's format, that ends with Mark
 )
 
 // Mark ends files of the kind Text in formats that have XML comments.
@@ -26,6 +27,9 @@ const Mark = "<!-- premix -->\n"
 
 // TraceColumn ends the first line of a trace file of tasks.
 const TraceColumn = "premix_start"
+
+// CrateMark is the description of an RO-Crate in itself.
+const CrateMark = "This description was written by premix report --ro-crate."
 
 // TakenError reports a file that a command would have replaced.
 type TakenError struct {
@@ -89,6 +93,8 @@ func (k Kind) of(f io.ReaderAt, size int64) (bool, error) {
 	case Tries:
 		first, _, whole := bytes.Cut(head, []byte("\n"))
 		return whole && bytes.HasSuffix(first, []byte("\t"+TraceColumn)), nil
+	case Crate:
+		return bytes.HasPrefix(head, []byte("{")) && bytes.Contains(head, []byte(CrateMark)), nil
 	case Profile:
 		return bytes.HasPrefix(head, []byte("{")) && bytes.Contains(head[:min(len(head), 100)], []byte("premix profile ")), nil
 	case Text:

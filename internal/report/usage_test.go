@@ -252,6 +252,15 @@ func TestUsagePageInABrowser(t *testing.T) {
 			t.Errorf("the details lack %q: %s", want, dom)
 		}
 	}
+	for _, wide := range []int{400, 1280} {
+		b.View(wide, 800, false)
+		b.Shoot(fmt.Sprintf("report-%d", wide), true)
+	}
+	b.Print()
+	if got := b.Eval(`String(document.documentElement.scrollWidth <= 794)`); got != "true" {
+		t.Errorf("on paper the page is too wide: %s", b.Eval(`String(document.documentElement.scrollWidth)`))
+	}
+	b.Shoot("report-print", true)
 	if dom := b.Eval(`document.querySelector("main").textContent`); !strings.Contains(dom, "map: ask for 1 core, not 4") {
 		t.Error("there is no advice")
 	}

@@ -228,6 +228,13 @@ func (b *Browser) View(width, height int, dark bool) {
 	b.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
+// Print sets the size of a sheet of A4 paper, and lays the page out as for a printer.
+func (b *Browser) Print() {
+	b.t.Helper()
+	b.View(794, 1123, false)
+	b.Call("Emulation.setEmulatedMedia", map[string]any{"media": "print"}, nil)
+}
+
 // Shoot takes a picture of the window, or of the whole page, and writes it to the directory
 // $PREMIX_SCREENSHOTS. It does nothing if the variable is not set.
 func (b *Browser) Shoot(name string, whole bool) {

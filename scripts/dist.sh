@@ -115,7 +115,7 @@ stage() {
 	cp -r dist/containerd/config-1.toml dist/containerd/config-2.toml dist/kubernetes "$to/share/premix/"
 	cp -r examples/recipes "$to/share/premix/recipes"
 	rm -f "$to"/share/premix/recipes/*.go
-	[ ! -d dist/grafana ] || cp -r dist/grafana "$to/share/premix/"
+	cp -r dist/grafana dist/galaxy dist/nextflow "$to/share/premix/"
 	chmod -R u=rwX,go=rX "$to"
 }
 
@@ -129,7 +129,7 @@ for arch in "${arches[@]}"; do
 	packed "$release/$name.tar.gz" "$work/tar" "$name"
 
 	units "$work/units-$arch" /usr/bin
-	sed "s|\${STAGE}|$work/$arch|; s|\${UNITS}|$work/units-$arch|; s|\${SYSUSERS}|$PWD/dist/packages/sysusers.conf|; s|\${DATE}|$date|; s|\${ARCH}|$arch|; s|\${VERSION}|$version|" \
+	sed "s|\${STAGE}|$work/$arch|; s|\${UNITS}|$work/units-$arch|; s|\${SYSUSERS}|$PWD/dist/packages/sysusers.conf|; s|\${POSTINSTALL}|$PWD/dist/packages/postinstall.sh|; s|\${DATE}|$date|; s|\${ARCH}|$arch|; s|\${VERSION}|$version|" \
 		dist/packages/nfpm.yaml >"$work/nfpm-$arch.yaml"
 	for packager in deb rpm; do
 		"$tools/nfpm-$nfpm" package --config "$work/nfpm-$arch.yaml" --packager "$packager" --target "$release/" >/dev/null

@@ -347,3 +347,34 @@ except ValueError as e:
 		t.Errorf("Biopython says %s", &said)
 	}
 }
+
+// The client of the Galaxy tool gets the rows of blastn, and ends with the service's message
+// for a database that does not exist.
+func TestBlastServeGalaxy(t *testing.T) {
+	s := newBlastServer(t)
+	s.start()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not installed: scripts/setup.sh test")
+	}
+	dir := t.TempDir()
+	query, result := filepath.Join(dir, "query.fa"), filepath.Join(dir, "result")
+	if err := os.WriteFile(query, fmt.Appendf(nil, ">q7\n%s\n", s.genes[7]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := func(database string) (string, error) {
+		cmd := exec.Command(python, "../../dist/galaxy/premix_blast.py", "blastn", database, query, "tabular", result, "evalue=10", "max_target_seqs=500", "task=blastn", "strand=both")
+		cmd.Env = append(os.Environ(), "PREMIX_BLAST_URL=http://"+s.listen)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := client("genes"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got, err := os.ReadFile(result); err != nil || s.want[7] == "" || string(got) != s.want[7] {
+		t.Errorf("the result is %q, %v, want %q", got, err, s.want[7])
+	}
+	if out, err := client("none"); err == nil || !strings.HasPrefix(out, "error: ") || !strings.Contains(out, "none") {
+		t.Errorf("a database that does not exist: %v, %s", err, out)
+	}
+}

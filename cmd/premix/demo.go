@@ -7,7 +7,7 @@ import (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	o := demo.Options{Messages: a.stderr}
+	o := demo.Options{}
 	tool := string(demo.BuiltIn)
 	cmd := &cobra.Command{
 		Use:   "demo [--out DIR]",
@@ -25,8 +25,8 @@ commands.`,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, _ := interruptible()
 			o.Tool = demo.Tool(tool)
-			if a.json {
-				o.Messages = nil
+			if !a.json {
+				o.Messages = a.notes()
 			}
 			result, err := demo.Run(ctx, o)
 			if result == nil {

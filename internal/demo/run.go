@@ -347,7 +347,11 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%.0f ms\t%.2f s\t%.2f s\t%.2f s\t%d of %d\n", row.Name, row.Starts(), row.Latency*1e3, row.Task, row.Tasks, row.Whole, row.Equal, r.Samples)
 	}
 	t.Flush()
-	fmt.Fprintf(&b, "\nhot tasks take %.1f times less; the first hot run also makes and proves the snapshot\n", r.Gain)
+	if r.Rows[len(r.Rows)-1].Hot > 0 {
+		fmt.Fprintf(&b, "\nhot tasks take %.1f times less; the first hot run also makes and proves the snapshot\n", r.Gain)
+	} else {
+		fmt.Fprintln(&b, "\nno task could start hot here; the outputs are the same")
+	}
 	for _, row := range r.Rows {
 		if row.Reason != "" {
 			fmt.Fprintf(&b, "%s: %d tasks started cold: %s; see premix doctor\n", row.Name, row.Cold, row.Reason)

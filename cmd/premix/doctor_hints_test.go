@@ -136,16 +136,19 @@ func TestDoctorHandsOutNothing(t *testing.T) {
 // manualPage matches a file of the repository that users do not have, and helpTopic the page
 // that they have.
 var (
-	manualPage = regexp.MustCompile(`\bdocs/[a-z-]+\.md`)
+	manualPage = regexp.MustCompile(`\bdocs/[a-z-]+\.md|README|CONTRIBUTING|\b(scripts|examples|dist)/[a-z]`)
 	helpTopic  = regexp.MustCompile(`premix help ([a-z-]+)`)
+	// colour matches the sequence of a terminal that sets colours. Without any, NO_COLOR has
+	// nothing to switch off.
+	colour = regexp.MustCompile(`\\(x1b|033|u001b|e)\[[0-9;]*m`)
 )
 
-// Messages name pages that premix shows, and no files of its repository.
+// Messages name pages that premix shows, and no files of its repository, and have no colours.
 func TestHintsNameTopics(t *testing.T) {
 	seen := 0
 	for _, dir := range []string{".", "../../internal"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/lint/") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/lint/") || strings.Contains(path, "/testkit/") {
 				return err
 			}
 			parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -159,6 +162,9 @@ func TestHintsNameTopics(t *testing.T) {
 				}
 				if file := manualPage.FindString(l.Value); file != "" {
 					t.Errorf("%s names the file %s, which users do not have: premix help TOPIC", path, file)
+				}
+				if colour.MatchString(l.Value) {
+					t.Errorf("%s: %s has a colour, and does not ask for NO_COLOR", path, l.Value)
 				}
 				for _, m := range helpTopic.FindAllStringSubmatch(l.Value, -1) {
 					if _, ok := docs.Page(m[1]); ok {

@@ -146,7 +146,7 @@ func refused(err error) error {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		// A quota may have room later.
-		way, final = "the account needs the rights of dist/kubernetes/rbac.yaml, and room in the quota of the namespace", false
+		way, final = "the account needs the rights that premix help kubernetes lists, and room in the quota of the namespace", false
 	case apierrors.IsNotFound(err):
 		way = "make the namespace, or name another with --engine-opt namespace=NAME"
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):

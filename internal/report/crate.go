@@ -126,7 +126,7 @@ func (c *crate) describe(plan *engine.Plan, last map[int]*record.Task) error {
 		entity{"@id": processProfile, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
 		entity{"@id": "#license", "@type": "CreativeWork", "name": "No license is stated", "description": "The owner of the run has not stated a license for its outputs."},
 		entity{"@id": "#premix", "@type": "SoftwareApplication", "name": "premix", "softwareVersion": h.Premix, "description": "started the tool for each sample"})
-	agent := c.agent()
+	person := c.person()
 	tool, err := c.tool(h)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (c *crate) describe(plan *engine.Plan, last map[int]*record.Task) error {
 		}
 		parts = append(parts, results...)
 		a := c.action(h, &plan.Tasks[i], rec)
-		a["instrument"], a["object"], a["agent"] = tool, propertyValue(objects), agent
+		a["instrument"], a["object"], a["agent"] = tool, propertyValue(objects), person
 		if len(results) > 0 {
 			a["result"] = propertyValue(results)
 		}
@@ -185,7 +185,7 @@ func (c *crate) describe(plan *engine.Plan, last map[int]*record.Task) error {
 	root["datePublished"] = ended.UTC().Format(time.RFC3339)
 	root["hasPart"] = propertyValue(append(c.outsiders(), parts...))
 	root["mentions"] = append(actions, ref{"#premix"})
-	root["about"], root["author"] = about, agent
+	root["about"], root["author"] = about, person
 	return nil
 }
 
@@ -221,8 +221,8 @@ func (c *crate) action(h *engine.Header, t *engine.Task, rec *record.Task) entit
 	return a
 }
 
-// agent adds the owner of the run directory.
-func (c *crate) agent() ref {
+// person adds the owner of the run directory.
+func (c *crate) person() ref {
 	r := ref{"#agent"}
 	name := "unknown"
 	if info, err := os.Stat(c.dir); err == nil {

@@ -235,6 +235,16 @@ func lastLine(text []byte) string {
 	return lines[len(lines)-1]
 }
 
+// hintOf returns the hint in the messages of premix, or another one.
+func hintOf(text []byte, other string) string {
+	for line := range strings.Lines(string(text)) {
+		if hint, ok := strings.CutPrefix(line, "hint: "); ok {
+			return strings.TrimSpace(hint)
+		}
+	}
+	return other
+}
+
 func (d *demonstration) file(base string, write func(io.Writer) error) error {
 	f, err := os.Create(filepath.Join(d.Out, base))
 	if err == nil {
@@ -268,7 +278,7 @@ func (d *demonstration) run(ctx context.Context, name, start string) (*Row, erro
 	log, err := d.premix(ctx, "run", "recipe.yaml", "samples.csv", "--out", dir, "--start", start, "-j", "1", "--verify", "none")
 	whole := time.Since(began).Seconds()
 	if err != nil {
-		return nil, &Error{fmt.Sprintf("the run %q failed: %s", name, lastLine(log)), "see " + filepath.Join(d.Out, dir), exit.Failed}
+		return nil, &Error{fmt.Sprintf("the run %q failed: %s", name, lastLine(log)), hintOf(log, "see "+filepath.Join(d.Out, dir)), exit.Failed}
 	}
 	text, err := d.premix(ctx, "report", dir, "--json")
 	if err != nil {

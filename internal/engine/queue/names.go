@@ -1,9 +1,11 @@
 package queue
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -81,6 +83,11 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 	}
 	defer f.Close()
 	p := piece{first: task - (task-o.First)%pieceTasks}
+	opts := o.options()
+	if o.Array {
+		err := n.elements(f, o, &p)
+		return p, err
+	}
 	// From the last mark before it, which is there unless tasks were left out.
 	at, from := o.First, o.Offset
 	for t := p.first; t > o.First; t -= pieceTasks {
@@ -89,7 +96,6 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 			break
 		}
 	}
-	opts := o.options()
 	_, err = lines.Read(f, from, func(line []byte, offset int64) error {
 		if (at-o.First)%pieceTasks == 0 {
 			n.marks[at] = offset
@@ -116,6 +122,29 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return p, err
+}
+
+// elements reads a piece of an array, whose tasks are one line.
+func (n *Names) elements(f *os.File, o *Order, p *piece) error {
+	opts := o.options()
+	_, err := lines.Read(f, o.Offset, func(line []byte, _ int64) error {
+		spec, err := parseSpec(line)
+		if err != nil {
+			return err
+		}
+		if spec.Array == nil {
+			return io.ErrUnexpectedEOF
+		}
+		spec.under(&opts)
+		for t := p.first; t < min(p.first+pieceTasks, o.First+o.Tasks); t++ {
+			p.names = append(p.names, named(spec.element(t, t-o.First), o.User))
+		}
+		return errStop
+	})
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return cmp.Or(err, io.ErrUnexpectedEOF)
 }
 
 // errStop ends a reading whose reader has seen enough.

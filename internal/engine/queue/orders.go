@@ -46,6 +46,7 @@ type Order struct {
 	Resources string  `json:"resources,omitempty"`
 	Files     string  `json:"files,omitempty"` // directory for a file a task
 	Held      bool    `json:"held,omitempty"`  // its tasks are
+	Array     bool    `json:"array,omitempty"` // its tasks are one line, an array
 
 	// Of the others, and Retries of orderBegin: first task, last task, last try before the order.
 	Which [][3]int `json:"which,omitempty"`

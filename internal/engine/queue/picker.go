@@ -76,7 +76,7 @@ func (q *Queue) Task(number int) (*Task, error) {
 
 // task returns a task as its next try runs it. The caller holds mu.
 func (q *Queue) task(number int, e *entry) (*Task, error) {
-	spec, err := q.spec(e)
+	spec, err := q.spec(number, e)
 	if err != nil {
 		return nil, err
 	}

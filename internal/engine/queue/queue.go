@@ -63,6 +63,11 @@ type Queue struct {
 	number  int // of journal
 	work    *os.File
 	logs    map[string]*os.File // that are made durable; for Settle alone
+
+	latest   *Spec // of an array, as its elements often follow one another
+	latestAt int64 // in tasks.jsonl
+	moves    uint64
+	size     int64 // of orders and journals at the last catchUp
 }
 
 // group is a group and the number of its tasks in each state.
@@ -294,6 +299,7 @@ func (q *Queue) catchUp() error {
 	}
 	if !whole {
 		q.x.reset(here())
+		q.size = -1
 		if q.x.file != nil {
 			q.tidy()
 		}
@@ -308,6 +314,15 @@ func (q *Queue) catchUp() error {
 			}
 		}
 	}
+	size := q.read
+	for _, n := range sizes {
+		size += n
+	}
+	if size == q.size {
+		return nil
+	}
+	q.size = size
+	q.moves++
 	q.recount()
 	return nil
 }
@@ -322,7 +337,7 @@ func (q *Queue) entries() []entry {
 
 // forget begins the orders again. The plan of a run is its first order.
 func (q *Queue) forget() {
-	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names = 0, 0, nil, nil, 0, nil, make(map[string]int)
+	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names, q.latest, q.size = 0, 0, nil, nil, 0, nil, make(map[string]int), nil, -1
 	if h := q.run; h != nil {
 		g := Group{Name: h.Recipe}
 		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
@@ -491,8 +506,8 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 		if t >= o.Tasks {
 			return q.damaged(tasksFile)
 		}
-		e := entryAt(all, t)
-		*e = entry{spec: at, specLen: uint32(len(line)), order: uint32(i), priority: int32(opts.Priority), retries: uint16(opts.Retries)}
+		first := entryAt(all, t)
+		e := entry{spec: at, specLen: uint32(len(line)), order: uint32(i), priority: int32(opts.Priority), retries: uint16(opts.Retries)}
 		if o.Held {
 			e.flags = flagHeld
 		}
@@ -504,13 +519,23 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 			}
 			s.under(&opts)
 			group, e.priority, e.retries = s.Group, int32(s.Priority), uint16(s.Retries)
+			if s.tasks() != o.Tasks-t && s.Array != nil || o.Array != (s.Array != nil) {
+				return q.damaged(tasksFile)
+			}
 		}
 		id, ok := q.names[group]
 		if !ok {
 			return q.damaged(tasksFile)
 		}
 		e.group = uint32(id)
-		t++
+		if !o.Array {
+			*first = e
+			t++
+			return nil
+		}
+		for ; t < o.Tasks; t++ {
+			*entryAt(all, t) = e
+		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, stop) {
@@ -660,10 +685,27 @@ func (q *Queue) Spec(task int) (*Spec, error) {
 	if !ok {
 		return nil, q.noTask(task)
 	}
-	return q.spec(&e)
+	return q.spec(task, &e)
 }
 
-func (q *Queue) spec(e *entry) (*Spec, error) {
+// spec returns the spec of a task. The caller holds mu.
+func (q *Queue) spec(task int, e *entry) (*Spec, error) {
+	if int(e.order) >= len(q.list) {
+		return nil, q.damaged(tasksFile)
+	}
+	o := q.list[e.order]
+	if !o.Array {
+		return q.readSpec(e)
+	}
+	s, err := q.array(e)
+	if err != nil {
+		return nil, err
+	}
+	return s.element(task, task-o.First), nil
+}
+
+// readSpec reads the line of an entry.
+func (q *Queue) readSpec(e *entry) (*Spec, error) {
 	line := make([]byte, e.specLen)
 	if _, err := q.tasks.ReadAt(line, e.spec); err != nil {
 		return nil, q.damaged(tasksFile)

@@ -357,7 +357,7 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 	if !ok {
 		return nil, q.noTask(task)
 	}
-	spec, err := q.spec(&e)
+	spec, err := q.spec(task, &e)
 	if err != nil {
 		return nil, err
 	}
@@ -789,7 +789,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 			continue
 		}
 		if e.flags&flagPruned == 0 && int64(e.specLen) > int64(len(plain)) && !open[e.group] && (after[e.group] || last) {
-			spec, err := q.spec(&e)
+			spec, err := q.spec(i+1, &e)
 			if err != nil {
 				return p, err
 			}

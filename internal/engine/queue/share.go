@@ -164,7 +164,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	if !ok {
 		return nil, q.noTask(task)
 	}
-	spec, err := q.spec(&e)
+	spec, err := q.spec(task, &e)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ type Spec struct {
 	Index         *int     // in its array
 	Note          string   // a remark of the user who submitted it; premix keeps it and does not interpret it
 	Ask           string   // for an engine: options of its own, KEY=VALUE, one a line
+	Array         *Array   // the line stands for many tasks; nil for a task
 
 	Recipe *engine.Task // of a run, from its plan; nil: without a recipe
 }
@@ -70,6 +71,7 @@ type wire struct {
 	Index         *int              `json:"index,omitempty"`
 	Note          string            `json:"note,omitempty"`
 	Ask           string            `json:"ask,omitempty"`
+	Array         *Array            `json:"array,omitempty"`
 	// JSON has no form for bytes that are not UTF-8: these strings are here as a whole.
 	Bytes    [][]byte          `json:"bytes,omitempty"`     // of Argv, or the one of Command
 	EnvBytes map[string][]byte `json:"env_bytes,omitempty"` // values of Env
@@ -82,7 +84,7 @@ type wire struct {
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
-	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdin == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == "" && s.Ask == ""
+	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdin == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == "" && s.Ask == "" && s.Array == nil
 }
 
 // append appends the line of a spec.
@@ -92,7 +94,7 @@ func (s *Spec) append(b []byte) ([]byte, error) {
 	}
 	w := wire{Name: s.Name, Group: s.Group, Dir: s.Dir, Cores: s.Cores, Memory: s.Memory, Priority: s.Priority,
 		Timeout: s.Timeout.Seconds(), Growth: s.Growth, Env: s.Env, Resources: s.Resources, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
-		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Ask: s.Ask, Argv: s.Argv, Command: s.Command}
+		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Ask: s.Ask, Array: s.Array, Argv: s.Argv, Command: s.Command}
 	if s.Pure {
 		w.Retries = &s.Retries
 	}
@@ -161,7 +163,7 @@ func parseSpec(line []byte) (*Spec, error) {
 		return nil, err
 	}
 	s := &Spec{Command: w.Command, Argv: w.Argv, Env: w.Env, Name: w.Name, Stdin: w.Stdin, Stdout: w.Stdout, Stderr: w.Stderr,
-		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note, Ask: w.Ask,
+		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note, Ask: w.Ask, Array: w.Array,
 		Options: Options{Group: w.Group, Dir: w.Dir, Cores: w.Cores, Memory: w.Memory, Priority: w.Priority,
 			Timeout: time.Duration(w.Timeout * float64(time.Second)), Growth: w.Growth, Resources: w.Resources}}
 	if w.Retries != nil {
@@ -185,6 +187,9 @@ func parseSpec(line []byte) (*Spec, error) {
 	}
 	if s.Command == "" && len(s.Argv) == 0 {
 		return nil, errors.New("a task without a command")
+	}
+	if s.Array != nil {
+		return s, s.Array.check()
 	}
 	return s, nil
 }
@@ -258,6 +263,11 @@ func (s *Spec) check() error {
 	for k, v := range s.Env {
 		if k == "" || bytes.ContainsAny([]byte(k), "=\x00") || bytes.IndexByte([]byte(v), 0) >= 0 {
 			return fmt.Errorf("%q cannot be a variable of an environment", k)
+		}
+	}
+	if s.Array != nil {
+		if err := s.Array.check(); err != nil {
+			return err
 		}
 	}
 	switch {

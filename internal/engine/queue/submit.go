@@ -45,6 +45,7 @@ type Batch struct {
 	offset int64
 	bytes  int64
 	tasks  int
+	array  bool // the one line is an array
 	groups []Group
 	known  map[string]int
 	blind  bool // a line could not be read: it may have named any group
@@ -199,7 +200,10 @@ func (b *Batch) Add(s *Spec, after []string) (err error) {
 	if err := s.check(); err != nil {
 		return &InputError{Reason: err.Error(), Way: "mend it and submit all again: nothing was submitted"}
 	}
-	b.tasks++
+	if b.array || s.Array != nil && b.tasks > 0 {
+		return &InputError{Reason: "an array is not the only line of its batch", Way: "submit it by itself"}
+	}
+	b.tasks, b.array = b.tasks+s.tasks(), s.Array != nil
 	if b.w == nil { // of Check
 		return nil
 	}
@@ -248,7 +252,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 	defer q.mu.Unlock()
 	o := &Order{Order: orderBatch, Tasks: b.tasks, Offset: b.offset, Bytes: b.bytes, Digest: digest, Groups: b.groups,
 		Dir: b.o.Dir, Cores: b.o.Cores, Memory: b.o.Memory, Priority: b.o.Priority, Timeout: b.o.Timeout.Seconds(),
-		Retries: b.o.Retries, Growth: b.o.Growth, Resources: b.o.Resources, Files: b.o.Files, Held: b.o.Held}
+		Retries: b.o.Retries, Growth: b.o.Growth, Resources: b.o.Resources, Files: b.o.Files, Held: b.o.Held, Array: b.array}
 	err = q.locked(func() error {
 		if err := q.catchUp(); err != nil {
 			return err
@@ -386,6 +390,7 @@ func (q *Queue) Settle(records []*record.Task) error {
 		}
 		*q.x.applied(q.number) = at
 		q.x.head().changes++
+		q.moves++
 		return nil
 	})
 }

@@ -43,7 +43,7 @@ func (w *worker) scancel(args []string) response {
 	}
 	running := w.running()
 	var list []*job
-	for _, j := range w.jobs {
+	for j := range w.jobs() {
 		st := w.status(j, running)
 		if st.over() || !f.match(j, &st) {
 			continue
@@ -165,7 +165,7 @@ func (w *worker) named(words []string) ([]*job, error) {
 			}
 			list, err := w.selected(text)
 			if err != nil {
-				list = slices.DeleteFunc(slices.Clone(w.jobs), func(j *job) bool { return j.Name != text || w.q.State(j.id) != queue.Waiting })
+				list = slices.DeleteFunc(slices.Collect(w.jobs()), func(j *job) bool { return j.Name != text || w.q.State(j.id) != queue.Waiting })
 			}
 			if len(list) == 0 {
 				return nil, &optionError{fmt.Sprintf("Invalid job id specified for job %s", text), "squeue lists the jobs"}
@@ -187,10 +187,8 @@ func (w *worker) holdOrRelease(release bool, names []string) error {
 		return err
 	}
 	if release {
-		for _, j := range jobs {
-			j.userHeld = false // release does the rest, if nothing else blocks it
-		}
-		w.release(w.running())
+		w.setHeld(jobs, false) // release does the rest, if nothing else blocks them
+		w.release(w.running(), true)
 		return nil
 	}
 	return w.hold(jobs)
@@ -201,17 +199,28 @@ func (w *worker) hold(jobs []*job) error {
 	if _, err := w.q.Hold(selection(jobs)); err != nil {
 		return err
 	}
+	w.setHeld(slices.DeleteFunc(jobs, func(j *job) bool { return !w.q.Held(j.id) }), true)
+	return nil
+}
+
+// setHeld notes that a user has held jobs, or released them. The caller holds mu.
+func (w *worker) setHeld(jobs []*job, held bool) {
+	count := make(map[*batch]int)
 	for _, j := range jobs {
-		if !w.q.Held(j.id) {
-			continue
-		}
-		j.userHeld = true
-		if !slices.Contains(w.blocked, j) {
-			w.blocked = append(w.blocked, j)
+		count[w.batch(j.id)]++
+	}
+	for _, j := range jobs {
+		b := w.batch(j.id)
+		if j.userHeld = held; b.array != nil && count[b] < b.n || b.apart[j.id] {
+			w.apart(j)
 		}
 	}
-	slices.SortFunc(w.blocked, func(a, b *job) int { return a.id - b.id })
-	return nil
+	for b, n := range count {
+		if n == b.n {
+			b.proto.userHeld = held
+		}
+		w.block(b)
+	}
 }
 
 // suspend stops the processes of running jobs, or has them continue. The caller holds mu.
@@ -268,14 +277,22 @@ func (w *worker) requeue(hold bool, names []string) error {
 	}
 	for _, j := range jobs {
 		// A worker that is killed before they run again leaves this to the next one.
+		w.ownNote(j)
 		j.Again, j.userHeld, j.suspended = true, hold, false
-		if err := w.changes.put(j.id, &j.note); err != nil {
+		if err := w.changes.put(j.id, j.note); err != nil {
 			return err
 		}
 	}
 	w.again = append(w.again, jobs...)
 	w.stir()
 	return nil
+}
+
+// ownNote gives a job properties that it shares with no other. The caller holds mu.
+func (w *worker) ownNote(j *job) {
+	n := *j.note
+	j.note = &n
+	w.apart(j)
 }
 
 // runAgain has requeued jobs run again as soon as their processes have ended. The caller holds
@@ -299,7 +316,7 @@ func (w *worker) runAgain(tasks func(id int) bool) {
 	var held []*job
 	for _, j := range ready {
 		j.Again, j.last, j.running, j.noted = false, nil, time.Time{}, false
-		_ = w.changes.put(j.id, &j.note) // else it runs once more after the next start of a worker
+		_ = w.changes.put(j.id, j.note) // else it runs once more after the next start of a worker
 		if j.userHeld {
 			held = append(held, j)
 		}
@@ -335,19 +352,23 @@ func (w *worker) update(words []string) error {
 		return err
 	}
 	for _, j := range jobs {
-		n := j.note
+		n := *j.note
 		if err := w.change(j, &n, changes); err != nil {
 			return err
 		}
 		if err := w.changes.put(j.id, &n); err != nil {
 			return err
 		}
-		j.note = n
+		j.note = &n
+		w.apart(j)
 		if j.needs != nil {
 			j.needs, _ = parseDependency(n.Needs) // it was when the change was checked
 		}
+		if b := w.batch(j.id); b.blocked {
+			w.wakes.add(b, j)
+		}
 	}
-	w.release(w.running())
+	w.release(w.running(), true)
 	return nil
 }
 
@@ -382,7 +403,7 @@ func (w *worker) change(j *job, n *note, changes map[string]string) error {
 			}
 			var d *dependency
 			if d, err = parseDependency(value); err == nil {
-				err = w.known(d)
+				err = w.exist(d)
 			}
 			n.Needs = value
 		default:
@@ -480,7 +501,7 @@ func (w *worker) showJobs(a *arguments, name string, one bool) (string, error) {
 	}
 	var b strings.Builder
 	tasks := w.running()
-	for _, j := range w.jobs {
+	for j := range w.jobs() {
 		st := w.status(j, tasks)
 		if f.jobs != nil && !f.jobs[j.id] || f.jobs == nil && st.over() && time.Since(st.ended) > minJobAge {
 			continue
@@ -524,9 +545,9 @@ func jobLines(r *row) []string {
 		"Command=" + orNull(r.Command),
 		"WorkDir=" + r.Dir,
 		"Comment=" + r.Comment,
-		"StdErr=" + r.Stderr,
+		"StdErr=" + r.stderr(),
 		"StdIn=/dev/null",
-		"StdOut=" + r.Stdout,
+		"StdOut=" + r.stdout(),
 	}
 }
 
@@ -573,8 +594,9 @@ func (w *worker) showNode(one bool) string {
 // used returns the cores and the memory of jobs that run.
 func (w *worker) used() (cores int, memory int64) {
 	for id := range w.running() {
-		cores += w.jobs[id-1].Cores
-		memory += w.jobs[id-1].Memory
+		j := w.job(id)
+		cores += j.Cores
+		memory += j.Memory
 	}
 	return cores, memory
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/engine/spawn"
+	"premix/internal/engine/queue"
 )
 
 // dependency is the value of --dependency: all of its conditions, or any.
@@ -78,11 +78,17 @@ func (d *dependency) waits() bool {
 	return slices.ContainsFunc(d.conditions, func(c condition) bool { return c.wait > 0 })
 }
 
-// known checks that all jobs of a dependency are there. The caller holds mu.
-func (w *worker) known(d *dependency) error {
+// corresponds reports whether a condition of an element of an array is about an element of
+// another.
+func (d *dependency) corresponds() bool {
+	return slices.ContainsFunc(d.conditions, func(c condition) bool { return c.kind == "aftercorr" })
+}
+
+// exist checks that all jobs of a dependency are there. The caller holds mu.
+func (w *worker) exist(d *dependency) error {
 	for _, c := range d.conditions {
 		for _, text := range c.jobs {
-			list, err := w.selected(text)
+			list, err := w.ids(text)
 			if err != nil {
 				return err
 			}
@@ -95,10 +101,10 @@ func (w *worker) known(d *dependency) error {
 }
 
 // satisfied reports whether the dependencies of a job are met. The caller holds mu.
-func (w *worker) satisfied(j *job, running map[int]spawn.Running, now time.Time) verdict {
+func (w *worker) satisfied(j *job, p *pass) verdict {
 	yes, no := 0, 0
 	for _, c := range j.needs.conditions {
-		switch w.holds(j, &c, running, now) {
+		switch w.holds(j, &c, p) {
 		case satisfied:
 			yes++
 		case never:
@@ -115,53 +121,106 @@ func (w *worker) satisfied(j *job, running map[int]spawn.Running, now time.Time)
 	return notYet
 }
 
-func (w *worker) holds(j *job, c *condition, running map[int]spawn.Running, now time.Time) verdict {
-	if c.kind == "singleton" {
-		for _, o := range w.jobs[:j.id-1] {
-			if o.Name == j.Name && !w.status(o, running).over() {
-				return notYet
+// tally is how many of some jobs have succeeded, have ended otherwise, and have not ended.
+type tally struct{ completed, ended, open int }
+
+// tally counts jobs.
+func (p *pass) tally(ranges [][2]int) (t tally) {
+	for _, r := range ranges {
+		c := p.w.q.Census(r[0], r[1])
+		leaving := p.w.leaving(r[0], r[1], p.running)
+		t.completed += c.Counts[queue.Succeeded]
+		t.ended += c.Counts[queue.Failed] + c.Counts[queue.Cancelled] - leaving
+		t.open += c.Counts[queue.Waiting] + leaving
+	}
+	return t
+}
+
+// of counts the jobs that a condition of a job names with one text.
+func (p *pass) of(j *job, c *condition, text string) tally {
+	ids, _ := p.w.ids(text) // it was looked at when the job was submitted
+	if c.kind == "aftercorr" && j.Array > 0 {
+		return p.tally(p.w.corresponding(j, ids))
+	}
+	t, ok := p.tallies[text]
+	if !ok {
+		t = p.tally(ids)
+		p.tallies[text] = t
+	}
+	return t
+}
+
+// corresponding returns those of some jobs that have the index of a job, and those outside an
+// array.
+func (w *worker) corresponding(j *job, ids [][2]int) (list [][2]int) {
+	for _, r := range ids {
+		if b := w.batch(r[0]); b.array != nil {
+			if at, ok := b.array.Element(j.Index); ok && b.first+at >= r[0] && b.first+at <= r[1] {
+				list = append(list, [2]int{b.first + at, b.first + at})
+			}
+			continue
+		}
+		for o := range w.span(r[0], r[1]) {
+			if o.Array == 0 || o.Index == j.Index {
+				list = append(list, [2]int{o.id, o.id})
 			}
 		}
-		return satisfied
+	}
+	return list
+}
+
+// begun reports whether all jobs that a text names began a time ago, or have ended.
+func (p *pass) begun(text string, wait time.Duration) bool {
+	ids, _ := p.w.ids(text)
+	for _, r := range ids {
+		if c := p.w.q.Census(r[0], r[1]); c.Held > 0 {
+			return false
+		}
+		for o := range p.w.span(r[0], r[1]) {
+			if st := p.w.status(o, p.running); !st.over() && (st.state == pending || p.now.Sub(st.started) < wait) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w *worker) holds(j *job, c *condition, p *pass) verdict {
+	if c.kind == "singleton" {
+		return w.alone(j, p)
 	}
 	whole := satisfied
 	for _, text := range c.jobs {
-		list, _ := w.selected(text) // it was looked at when the job was submitted
-		for _, o := range list {
-			if c.kind == "aftercorr" && j.Array > 0 && o.Array > 0 && o.Index != j.Index {
-				continue
-			}
-			st := w.status(o, running)
-			v := notYet
-			switch c.kind {
-			case "after":
-				if st.over() || st.state != pending && now.Sub(st.started) >= c.wait {
-					v = satisfied
-				}
-			case "afterany":
-				if st.over() {
-					v = satisfied
-				}
-			case "afterok", "aftercorr":
-				if st.state == completed {
-					v = satisfied
-				} else if st.over() {
-					v = never
-				}
-			case "afternotok":
-				if st.state == completed {
-					v = never
-				} else if st.over() {
-					v = satisfied
-				}
-			}
-			switch {
-			case v == never:
-				return never
-			case v == notYet:
+		if c.kind == "after" {
+			if !p.begun(text, c.wait) {
 				whole = notYet
 			}
+			continue
+		}
+		switch t := p.of(j, c, text); {
+		case (c.kind == "afterok" || c.kind == "aftercorr") && t.ended > 0, c.kind == "afternotok" && t.completed > 0:
+			return never
+		case t.open > 0:
+			whole = notYet
 		}
 	}
 	return whole
+}
+
+// alone reports whether all earlier jobs with the name of a job have ended.
+func (w *worker) alone(j *job, p *pass) verdict {
+	for _, b := range w.batches {
+		if b.first >= j.id {
+			break
+		}
+		if b.proto.Name == j.Name && !w.ended(b.first, min(b.last(), j.id-1), p.running) {
+			return notYet
+		}
+		for id := range b.apart {
+			if o := b.own[id]; id < j.id && b.array != nil && o.Name == j.Name && !w.ended(id, id, p.running) {
+				return notYet
+			}
+		}
+	}
+	return satisfied
 }

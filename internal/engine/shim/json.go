@@ -76,7 +76,7 @@ func (w *worker) squeueJSON(rows []row) (list []map[string]any) {
 			"job_id": r.id, "name": r.Name, "job_state": r.state.name, "state_reason": r.reason, "partition": r.Partition, "account": r.Account, "qos": r.QOS, "comment": r.Comment,
 			"user_name": userName(), "user_id": os.Getuid(), "group_id": os.Getgid(), "group_name": groupName(), "cluster": clusterName, "cpus": r.Cores, "tasks": r.Ntasks, "cpus_per_task": r.PerTask,
 			"memory_per_node": r.Memory >> 20, "time_limit": minutes(r.job), "submit_time": epoch(r.Submitted), "eligible_time": epoch(r.Submitted), "accrue_time": epoch(r.Submitted), "start_time": epoch(r.started), "end_time": epoch(r.end()),
-			"exit_code": r.exit<<8 | r.signal, "current_working_directory": r.Dir, "standard_output": r.Stdout, "standard_error": r.Stderr, "command": r.Command, "dependency": r.Needs, "priority": r.Priority,
+			"exit_code": r.exit<<8 | r.signal, "current_working_directory": r.Dir, "standard_output": r.stdout(), "standard_error": r.stderr(), "command": r.Command, "dependency": r.Needs, "priority": r.Priority,
 			"nodes": r.node(), "batch_host": r.node(), "array_job_id": 0, "requeue": !r.NoRequeue, "nice": max(0, -r.Priority), "minimum_cpus_per_node": r.PerTask, "billable_tres": r.Cores,
 			"tres_req_str": r.tres(), "tres_alloc_str": "", "job_resources": map[string]any{},
 		} {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/engine/queue"
+
 	"premix/internal/kit/hostlist"
 )
 
@@ -33,8 +35,8 @@ func FuzzSbatch(f *testing.F) {
 		if argv, _, err := interpreter([]byte(script)); err == nil && len(argv) == 0 {
 			t.Fatalf("no interpreter of %q", script)
 		}
-		for _, index := range []*int{nil, new(int)} {
-			if out := s.expand(s.output, 1, 1, index, "ann"); len(out) > 1<<16+len(s.output)*64 {
+		for _, array := range []*queue.Array{nil, queue.NewArray([]int{0}, s.output)} {
+			if out := s.expand(s.output, 1, array, "ann"); len(out) > 1<<16+len(s.output)*64 {
 				t.Fatalf("%q becomes %d bytes", s.output, len(out))
 			}
 		}

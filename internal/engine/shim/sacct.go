@@ -397,7 +397,7 @@ func (w *worker) accounts(a *arguments) ([]account, error) {
 	}
 	var list []account
 	running := w.running()
-	for _, j := range w.jobs {
+	for j := range w.jobs() {
 		if f.jobs != nil && !f.jobs[j.id] && only[j.id] == nil {
 			continue
 		}

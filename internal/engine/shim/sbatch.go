@@ -352,6 +352,8 @@ type place struct {
 	number int
 	padded bool
 	text   string
+	array  *queue.Array // each element has its own; nil: all have the same
+	of     byte         // number of the element
 }
 
 // fill fills in the places of a pattern, as in %j or %5j.
@@ -376,6 +378,8 @@ func fill(pattern string, places map[byte]place) string {
 			b.WriteByte('%')
 		case !ok:
 			b.WriteString(pattern[digits-1 : i+1])
+		case p.array != nil:
+			b.WriteString(p.array.Place(p.of, min(width, 10)))
 		case p.padded:
 			fmt.Fprintf(&b, "%0*d", min(width, 10), p.number)
 		default:
@@ -385,14 +389,16 @@ func fill(pattern string, places map[byte]place) string {
 	return b.String()
 }
 
-// expand fills in the places of a file name; index is nil for a job outside an array.
-func (s *submission) expand(pattern string, id, array int, index *int, user string) string {
-	number := func(n int) place { return place{n, true, ""} }
+// expand fills in the places of a file name of a job, or of the elements of an array, whose
+// first job it is.
+func (s *submission) expand(pattern string, first int, array *queue.Array, user string) string {
+	number := func(n int) place { return place{number: n, padded: true} }
 	zero := number(0)
-	places := map[byte]place{'j': number(id), 'J': number(id), 'A': number(array), 'a': {text: "4294967294"}, // Slurm writes this number
+	places := map[byte]place{'j': number(first), 'J': number(first), 'A': number(first), 'a': {text: "4294967294"}, // Slurm writes this number
 		'x': {text: s.Name}, 'u': {text: user}, 'N': {text: nodeName()}, 'n': zero, 't': zero, 's': zero}
-	if index != nil {
-		places['a'] = number(*index)
+	if array != nil {
+		id := place{array: array, of: queue.ElementTask}
+		places['j'], places['J'], places['a'] = id, id, place{array: array, of: queue.ElementIndex}
 	}
 	path := fill(pattern, places)
 	if !filepath.IsAbs(path) {
@@ -451,8 +457,9 @@ func exported(export string, environ map[string]string) map[string]string {
 // ofNode are variables that describe the node of a job.
 var ofNode = []string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_CLUSTER_NAME", "SLURM_NODEID", "SLURM_JOB_PARTITION"}
 
-// tell adds the variables that Slurm gives a job.
-func (s *submission) tell(env map[string]string, id int, index *int, shim, dir, user string, uid int) {
+// tell adds the variables that Slurm gives a job, or the elements of an array, whose first job
+// it is.
+func (s *submission) tell(env map[string]string, first int, array *queue.Array, shim, dir, user string, uid int) {
 	delete(env, heldVariable)
 	for k := range env {
 		if strings.HasPrefix(k, "SLURM_") && !slices.Contains([]string{"SLURM_CONF"}, k) {
@@ -460,8 +467,12 @@ func (s *submission) tell(env map[string]string, id int, index *int, shim, dir, 
 		}
 	}
 	node, number := nodeName(), strconv.Itoa
+	id := number(first)
+	if array != nil {
+		id = array.Place(queue.ElementTask, 0)
+	}
 	for k, v := range map[string]string{
-		"SLURM_JOB_ID": number(id), "SLURM_JOBID": number(id), "SLURM_JOB_NAME": s.Name, "SLURM_JOB_PARTITION": s.Partition,
+		"SLURM_JOB_ID": id, "SLURM_JOBID": id, "SLURM_JOB_NAME": s.Name, "SLURM_JOB_PARTITION": s.Partition,
 		"SLURM_JOB_USER": user, "SLURM_JOB_UID": number(uid), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURMD_NODENAME": node,
 		"SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1", "SLURM_JOB_CPUS_PER_NODE": number(s.Cores), "SLURM_CPUS_ON_NODE": number(s.Cores),
 		"SLURM_NTASKS": number(s.Ntasks), "SLURM_NPROCS": number(s.Ntasks), "SLURM_TASKS_PER_NODE": number(s.Ntasks), "SLURM_NODEID": "0", "SLURM_PROCID": "0",
@@ -483,8 +494,8 @@ func (s *submission) tell(env map[string]string, id int, index *int, shim, dir, 
 			env["SLURM_MEM_PER_NODE"] = strconv.FormatInt(s.Memory>>20, 10)
 		}
 	}
-	if index != nil {
-		env["SLURM_ARRAY_JOB_ID"], env["SLURM_ARRAY_TASK_ID"] = number(id-s.At), number(*index)
+	if array != nil {
+		env["SLURM_ARRAY_JOB_ID"], env["SLURM_ARRAY_TASK_ID"] = number(first), array.Place(queue.ElementIndex, 0)
 		env["SLURM_ARRAY_TASK_COUNT"], env["SLURM_ARRAY_TASK_MIN"], env["SLURM_ARRAY_TASK_MAX"] = number(s.Array), number(s.indices[0]), number(s.indices[len(s.indices)-1])
 		step := 1
 		if len(s.indices) > 1 {

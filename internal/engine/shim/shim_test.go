@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/engine/queue"
 	"premix/internal/kit/hostlist"
 )
 
@@ -227,7 +228,11 @@ func TestDirectives(t *testing.T) {
 	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/data/job.sh" {
 		t.Errorf("%+v", s.note)
 	}
-	if got := s.expand("%x-%j-%4A_%a-%%-%u-%q", 7, 5, new(2), "me"); got != "/data/mine-7-0005_2-%-me-%q" {
+	array := queue.NewArray([]int{1, 2, 9}, s.Name, s.Dir)
+	if got := array.Expand(s.expand("%x-%j-%4A_%a-%3a-%%-%u-%q", 5, array, "me"), 7, 2); got != "/data/mine-7-0005_9-009-%-me-%q" {
+		t.Error(got)
+	}
+	if got := s.expand("%j_%a", 5, nil, "me"); got != "/data/5_4294967294" {
 		t.Error(got)
 	}
 	if err := s.directives(nil, []byte("#!/bin/sh\n#SBATCH --frob\n")); err == nil {
@@ -336,7 +341,7 @@ func TestColumns(t *testing.T) {
 
 // written is the line of a waiting job in a format.
 func written(columns []column[jobField]) string {
-	r := &row{job: &job{id: 7, note: note{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
+	r := &row{job: &job{id: 7, note: &note{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
 	var b strings.Builder
 	for _, c := range columns {
 		v := ""
@@ -350,7 +355,7 @@ func written(columns []column[jobField]) string {
 
 // The fields of squeue and sacct have values for every job, whatever it lacks.
 func TestFields(t *testing.T) {
-	r := &row{job: &job{id: 7}, status: status{state: pending}, step: &step{ID: "0"}}
+	r := &row{job: &job{id: 7, note: &note{}}, status: status{state: pending}, step: &step{ID: "0"}}
 	seen := make(map[string]bool)
 	for _, f := range jobFields() {
 		for _, key := range []string{string(f.letter), f.name} {

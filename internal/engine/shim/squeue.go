@@ -155,7 +155,7 @@ func (w *worker) squeue(args []string) (string, error) {
 func (w *worker) rows(f *filter, each bool) []row {
 	now := w.running()
 	var rows []row
-	for _, j := range w.jobs {
+	for j := range w.jobs() {
 		if f.jobs != nil && !f.jobs[j.id] {
 			continue
 		}

@@ -399,7 +399,7 @@ func (l *stepRun) expand(pattern string, rank int) string {
 		array, index = id, os.Getenv("SLURM_ARRAY_TASK_ID")
 	}
 	element, err := strconv.Atoi(index)
-	padded := func(n int) place { return place{n, true, ""} }
+	padded := func(n int) place { return place{number: n, padded: true} }
 	places := map[byte]place{
 		'j': padded(l.job), 'A': padded(array), 'a': padded(element), 't': padded(rank), 'n': padded(0), 's': {text: l.step}, 'J': {text: fmt.Sprintf("%d.%s", l.job, l.step)},
 		'N': {text: nodeName()}, 'u': {text: userName()}, 'x': {text: os.Getenv("SLURM_JOB_NAME")},

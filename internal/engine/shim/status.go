@@ -113,7 +113,9 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		st.state = failed
 	}
 	if j.last == nil {
-		j.last, _ = w.q.Record(j.id) // without the record the status has less detail
+		if j.last, _ = w.q.Record(j.id); j.last != nil { // without the record the status has less detail
+			w.keep(j)
+		}
 	}
 	if st.rec = j.last; st.rec == nil {
 		st.ended = j.Submitted

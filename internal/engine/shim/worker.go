@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -43,15 +44,19 @@ type worker struct {
 	wake   chan struct{}
 
 	mu       sync.Mutex // guards the rest
-	jobs     []*job     // by number of the task, from 1
+	jobTable
 	requests map[string]int
-	blocked  []*job // in the order of their numbers
-	scripts  []*job // that have a file of their own
+	blocked  []*batch // with held jobs
+	scripts  []*batch // that have a file of their own
 	warned   map[uint64]bool
 	asked    time.Time // when a front did last
 	begun    *os.File  // numbers of jobs that have begun and are not to run twice
-	released situation // in which no blocked job could be released
-	due      time.Time // when the next one may be, although nothing has changed
+	wakes    wakes
+	due      time.Time             // when all blocked jobs are looked at, although nothing has changed
+	moves    uint64                // of the queue, when states was read
+	states   []queue.State         // of tasks
+	ran      map[int]spawn.Running // when the worker last looked
+	moved    *sync.Cond            // jobs have started or ended
 	steps    *steps
 	changes  *changes
 	again    []*job // that run again when they have ended
@@ -61,8 +66,11 @@ type worker struct {
 
 // job is a job as the worker has it in memory.
 type job struct {
-	note
+	*note     // elements of an array share it
 	id        int
+	At        int          // position in its array
+	Index     int          // in its array
+	places    *queue.Array // in the texts of note; nil: none
 	step      string
 	needs     *dependency // of note.Needs
 	userHeld  bool
@@ -75,6 +83,20 @@ type job struct {
 
 // array returns the id of the job's array; its own id for a job outside an array.
 func (j *job) array() int { return j.id - j.At }
+
+// stdout returns the file that the job writes its standard output to.
+func (j *job) stdout() string { return j.text(j.Stdout) }
+
+// stderr returns the file that the job writes its standard error to.
+func (j *job) stderr() string { return j.text(j.Stderr) }
+
+// text returns one of the texts of note for this job.
+func (j *job) text(s string) string {
+	if j.places == nil {
+		return s
+	}
+	return j.places.Expand(s, j.id, j.At)
+}
 
 // WorkerMain is the main function of a worker. args follow WorkerArg.
 func WorkerMain(args []string, version string) int {
@@ -98,7 +120,8 @@ func work(dir, version string) error {
 		return err // nil: another one is there
 	}
 	defer lock.Close()
-	w := &worker{dir: dir, wake: make(chan struct{}, 1), requests: make(map[string]int), warned: make(map[uint64]bool), asked: time.Now()}
+	w := &worker{dir: dir, wake: make(chan struct{}, 1), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool), asked: time.Now()}
+	w.moved = sync.NewCond(&w.mu)
 	if w.config, err = readConfig(dir); err != nil {
 		return err
 	}
@@ -132,6 +155,7 @@ func work(dir, version string) error {
 	if err := w.follow(); err != nil {
 		return err
 	}
+	w.states, _ = w.q.Moved(nil)
 	if err := w.mourn(); err != nil {
 		return err
 	}
@@ -185,6 +209,7 @@ func work(dir, version string) error {
 	}
 	w.mu.Lock()
 	w.closing = true
+	w.moved.Broadcast()
 	w.mu.Unlock()
 	_ = os.Remove(statePath(dir, "socket")) // a front that comes now starts another worker
 	l.Close()
@@ -252,55 +277,6 @@ const (
 	askMost = 256 << 20
 )
 
-// follow adds tasks that are not known as jobs yet. The caller holds mu, or is
-// alone.
-func (w *worker) follow() error {
-	total := 0
-	for _, n := range w.q.Counts() {
-		total += n
-	}
-	for id := len(w.jobs) + 1; id <= total; id++ {
-		spec, err := w.q.Spec(id)
-		if err != nil {
-			return err
-		}
-		w.add(id, spec)
-	}
-	return nil
-}
-
-// add adds a job.
-func (w *worker) add(id int, spec *queue.Spec) {
-	j := &job{id: id, step: spec.Group}
-	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), &j.note) != nil {
-		// It was submitted by premix task submit.
-		j.note = note{Name: spec.Name, Dir: spec.Dir, Partition: defaultPartition, Ntasks: 1, PerTask: spec.Cores, Cores: spec.Cores, Memory: spec.Memory, Limit: spec.Timeout.Seconds()}
-		if j.Name == "" {
-			j.Name = spec.Group
-		}
-	}
-	if n, ok := w.changes.notes[id]; ok {
-		j.note = *n
-	}
-	if j.Again {
-		w.again = append(w.again, j)
-	}
-	if j.Request != "" {
-		w.requests[j.Request] = j.array()
-	}
-	if w.q.Held(id) {
-		if j.Needs != "" {
-			j.needs, _ = parseDependency(j.Needs) // it was when it was submitted
-		}
-		j.userHeld = j.UserHeld || j.Needs == "" && j.Begin.IsZero() && j.Width == 0
-		w.blocked = append(w.blocked, j)
-	}
-	if j.Script != "" {
-		w.scripts = append(w.scripts, j)
-	}
-	w.jobs = append(w.jobs, j)
-}
-
 // mourn records the failure of jobs that were running when the last worker was killed, and
 // that are not to run twice. It reads them from the file of begun jobs: the
 // board does not have them, since the spawner has outlived the worker and cleared it.
@@ -316,10 +292,10 @@ func (w *worker) mourn() error {
 	var records []*record.Task
 	for _, line := range strings.Fields(string(text)) {
 		id, err := strconv.Atoi(line)
-		if err != nil || id < 1 || id > len(w.jobs) || w.q.State(id) != queue.Waiting {
+		if err != nil || id < 1 || id > w.known || w.q.State(id) != queue.Waiting {
 			continue
 		}
-		j := w.jobs[id-1]
+		j := w.job(id)
 		if rec, err := w.q.Record(id); err != nil || rec != nil {
 			continue // it was to run again, and the file is older
 		}
@@ -344,12 +320,20 @@ func (w *worker) idle() bool {
 	if w.open > 0 || time.Since(w.asked) < w.config.Idle {
 		return false
 	}
-	for _, j := range w.blocked {
-		if !j.userHeld && !j.invalid {
+	if c := w.q.Census(1, w.known); c.Counts[queue.Waiting] > c.Held {
+		return false
+	}
+	for _, b := range w.blocked {
+		if !b.proto.userHeld && !b.proto.invalid {
 			return false // its time may come
 		}
+		for id := range b.apart {
+			if j := b.own[id]; w.q.Held(id) && !j.userHeld && !j.invalid {
+				return false
+			}
+		}
 	}
-	return w.q.Counts()[queue.Waiting] <= len(w.blocked)
+	return true
 }
 
 // mine reports whether the peer of a connection is this user, or root.
@@ -510,14 +494,14 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 	var needs *dependency
 	if s.Needs != "" {
 		if needs, err = parseDependency(s.Needs); err == nil {
-			err = w.known(needs)
+			err = w.exist(needs)
 		}
 		if err != nil {
 			return 0, err
 		}
 	}
 	if s.testOnly {
-		return len(w.jobs) + 1, nil
+		return w.known + 1, nil
 	}
 	b, err := w.q.Submit(queue.BatchOptions{Options: queue.Options{Group: s.step(), Dir: s.Dir, Cores: s.Cores, Memory: s.Memory,
 		Timeout: time.Duration(s.Limit * float64(time.Second)), Priority: s.Priority}, Held: s.held})
@@ -547,42 +531,34 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 	}
 	argv = append(argv, s.args...)
 	env := s.environment(environ)
-	elements := max(1, len(s.indices))
-	for i := range elements {
-		var index *int
-		id := first + i
-		s.At = i
-		if s.Array > 0 {
-			index = &s.indices[i]
-			s.Index = *index
+	s.Script = own // it is removed when all have ended
+	spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Ask: s.ask}
+	if s.Array > 0 {
+		texts := slices.Concat(argv, slices.Collect(maps.Values(env)), []string{s.output, s.stderr, s.Name, s.Dir, s.Account, s.Partition, s.QOS, w.dir, string(r.Dir), userName(), nodeName()})
+		spec.Array = queue.NewArray(s.indices, texts...)
+	}
+	s.Stdout = s.expand(s.output, first, spec.Array, userName())
+	if s.Stderr = s.Stdout; s.stderr != "" {
+		s.Stderr = s.expand(s.stderr, first, spec.Array, userName())
+	}
+	spec.Stdout, spec.Stderr = s.Stdout, s.Stderr
+	s.tell(env, first, spec.Array, w.dir, string(r.Dir), userName(), os.Getuid())
+	if w.behind != nil {
+		for _, name := range ofNode {
+			delete(env, name) // the job of Slurm has them
 		}
-		s.Script = ""
-		if i == elements-1 {
-			s.Script = own // the last one's; it is removed when all have ended
-		}
-		s.Stdout = s.expand(s.output, id, first, index, userName())
-		if s.Stderr = s.Stdout; s.stderr != "" {
-			s.Stderr = s.expand(s.stderr, id, first, index, userName())
-		}
-		spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Stdout: s.Stdout, Stderr: s.Stderr, Ask: s.ask}
-		s.tell(env, id, index, w.dir, string(r.Dir), userName(), os.Getuid())
-		if w.behind != nil {
-			for _, name := range ofNode {
-				delete(env, name) // the job of Slurm has them
-			}
-		}
-		if s.appended {
-			spec.Argv = append([]string{"/bin/sh", "-c", `exec >>"$1" 2>>"$2"; shift 2; exec "$@"`, "sh", s.Stdout, s.Stderr}, argv...)
-			spec.Stdout, spec.Stderr = "/dev/null", "/dev/null"
-		}
-		text, err := json.Marshal(&s.note)
-		if err != nil {
-			return 0, err
-		}
-		spec.Note = string(text)
-		if err := b.Add(spec, nil); err != nil {
-			return 0, err
-		}
+	}
+	if s.appended {
+		spec.Argv = append([]string{"/bin/sh", "-c", `exec >>"$1" 2>>"$2"; shift 2; exec "$@"`, "sh", s.Stdout, s.Stderr}, argv...)
+		spec.Stdout, spec.Stderr = "/dev/null", "/dev/null"
+	}
+	text, err := json.Marshal(&s.note)
+	if err != nil {
+		return 0, err
+	}
+	spec.Note = string(text)
+	if err := b.Add(spec, nil); err != nil {
+		return 0, err
 	}
 	if _, err := b.Commit(); err != nil {
 		return 0, err
@@ -604,28 +580,25 @@ func (w *worker) stir() {
 
 // wait waits until jobs have ended and returns the highest exit code.
 func (w *worker) wait(first, elements int) int {
-	for {
-		w.mu.Lock()
-		closing, over, code := w.closing, true, 0
-		running := w.running()
-		for _, j := range w.jobs[first-1 : first-1+elements] {
-			st := w.status(j, running)
-			over = over && st.over()
-			if st.exit > 0 {
-				code = max(code, st.exit)
-			} else if st.over() && st.state != completed {
-				code = max(code, 1)
-			}
-		}
-		w.mu.Unlock()
-		if over {
-			return code
-		}
-		if closing {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !w.ended(first, first+elements-1, w.running()) {
+		if w.closing {
 			return 1
 		}
-		time.Sleep(tick)
+		w.moved.Wait()
 	}
+	code := 0
+	running := w.running()
+	for j := range w.span(first, first+elements-1) {
+		switch st := w.status(j, running); {
+		case st.exit > 0:
+			code = max(code, st.exit)
+		case st.state != completed:
+			code = max(code, 1)
+		}
+	}
+	return code
 }
 
 // await waits until a job has ended, and answers its state.
@@ -645,17 +618,17 @@ func (w *worker) await(args []string) (string, error) {
 
 // over reports whether a job has ended. The caller holds mu.
 func (w *worker) over(id int) bool {
-	return id < 1 || id > len(w.jobs) || w.q.State(id) != queue.Waiting
+	return id < 1 || id > w.known || w.q.State(id) != queue.Waiting
 }
 
 // beginStep starts a step of a job of this directory, and answers its id.
 func (w *worker) beginStep(s *step) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s == nil || s.Job < 1 || s.Job > len(w.jobs) {
+	if s == nil || s.Job < 1 || s.Job > w.known {
 		return "", &optionError{"Unable to create step: Invalid job id specified", "keep the variables of the job"}
 	}
-	err := w.steps.begin(s, w.jobs[s.Job-1].Cores, func() bool { return w.closing || w.over(s.Job) })
+	err := w.steps.begin(s, w.job(s.Job).Cores, func() bool { return w.closing || w.over(s.Job) })
 	return s.ID, err
 }
 
@@ -665,17 +638,25 @@ func (w *worker) tend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	running := w.running()
-	if now := time.Now(); len(w.blocked) > 0 && (w.situation(running) != w.released || !now.Before(w.due)) {
-		w.release(running)
+	jobs := w.happened(running)
+	if len(jobs) > 0 {
+		w.wakes.happened(jobs)
+		w.moved.Broadcast()
+	}
+	if len(w.wakes.due) > 0 || !time.Now().Before(w.due) {
+		w.release(running, false)
+	}
+	if len(jobs) > 0 {
+		w.removeScripts(running)
 	}
 	runs := func(id int) bool { _, ok := running[id]; return ok }
 	w.steps.check(func(id int) bool { return !runs(id) && w.over(id) })
 	w.runAgain(runs)
 	if w.behind != nil {
-		clear(running) // the nodes record begun jobs and send signals
+		return // the nodes record begun jobs and send signals
 	}
 	for id, r := range running {
-		j := w.jobs[id-1]
+		j := w.job(id)
 		if j.NoRequeue && !j.noted {
 			_, err := fmt.Fprintln(w.begun, id)
 			j.noted = err == nil
@@ -692,13 +673,15 @@ func (w *worker) tend() {
 			}
 		}
 	}
-	w.scripts = slices.DeleteFunc(w.scripts, func(j *job) bool {
-		for _, o := range w.jobs[j.array()-1 : j.id] {
-			if !w.status(o, running).over() {
-				return false
-			}
+}
+
+// removeScripts removes the scripts of jobs that have all ended. The caller holds mu.
+func (w *worker) removeScripts(running map[int]spawn.Running) {
+	w.scripts = slices.DeleteFunc(w.scripts, func(b *batch) bool {
+		if !w.ended(b.proto.array(), b.last(), running) {
+			return false
 		}
-		_ = os.Remove(j.Script) // or it stays: it is small
+		_ = os.Remove(b.proto.Script) // or it stays: it is small
 		return true
 	})
 }
@@ -706,141 +689,17 @@ func (w *worker) tend() {
 // running returns the running tasks, by job. The caller holds mu.
 func (w *worker) running() map[int]spawn.Running {
 	if w.behind != nil {
-		return w.behind.running(w.q, len(w.jobs))
+		return w.behind.running(w.q, w.known)
 	}
 	m := make(map[int]spawn.Running)
 	for _, r := range w.q.Running() {
-		if id, _ := spawn.Of(r.ID); id >= 1 && id <= len(w.jobs) {
+		if id, _ := spawn.Of(r.ID); id >= 1 && id <= w.known {
 			m[id] = r
-			w.jobs[id-1].running = r.Started
+			if j := w.job(id); j.running != r.Started {
+				j.running = r.Started
+				w.keep(j)
+			}
 		}
 	}
 	return m
-}
-
-// situation is all on which it depends which blocked jobs may run, but for the time.
-type situation struct {
-	counts  [4]int
-	blocked int
-	running int // sum of hashes of the running tries
-}
-
-// recheck is the time after which blocked jobs are looked at although nothing has changed:
-// premix task may have released one.
-const recheck = 30 * time.Second
-
-// situation returns the present situation. The caller holds mu.
-func (w *worker) situation(running map[int]spawn.Running) situation {
-	s := situation{counts: w.q.Counts(), blocked: len(w.blocked)}
-	for _, r := range running {
-		s.running += int(r.ID * 0x9e3779b97f4a7c15)
-	}
-	return s
-}
-
-// release has blocked jobs run whose time has come. The caller holds mu.
-func (w *worker) release(running map[int]spawn.Running) {
-	if len(w.blocked) == 0 {
-		return
-	}
-	now := time.Now()
-	w.due = now.Add(recheck)
-	later := func(t time.Time) {
-		if t.After(now) && t.Before(w.due) {
-			w.due = t
-		}
-	}
-	defer func() { w.released = w.situation(running) }()
-	room := make(map[int]int)
-	var free, doomed [][2]int
-	w.blocked = slices.DeleteFunc(w.blocked, func(j *job) bool {
-		if w.q.State(j.id) != queue.Waiting || !w.q.Held(j.id) {
-			return true
-		}
-		if later(j.Begin); j.userHeld || now.Before(j.Begin) {
-			return false
-		}
-		if j.needs != nil {
-			switch w.satisfied(j, running, now) {
-			case never:
-				j.invalid = true
-				if j.KillDep {
-					doomed = append(doomed, [2]int{j.id, j.id})
-					return true
-				}
-				return false
-			case notYet:
-				if j.needs.waits() {
-					later(now.Add(time.Second))
-				}
-				return false
-			}
-		}
-		if j.Width > 0 && !w.take(room, j, running) {
-			return false
-		}
-		free = append(free, [2]int{j.id, j.id})
-		return true
-	})
-	// On an error, for example a full disk, the next worker tries again when it starts.
-	if len(free) > 0 {
-		_, _ = w.q.Release(&queue.Selection{Tasks: free})
-		w.stir()
-	}
-	if len(doomed) > 0 {
-		_, _ = w.q.Cancel(&queue.Selection{Tasks: doomed})
-	}
-}
-
-// take reports whether another element of the array of j may run, and counts it. room is how
-// many more may, by array. The caller holds mu.
-func (w *worker) take(room map[int]int, j *job, running map[int]spawn.Running) bool {
-	left, ok := room[j.array()]
-	if !ok {
-		left = j.Width
-		for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
-			if !w.q.Held(o.id) && !w.status(o, running).over() {
-				left--
-			}
-		}
-	}
-	room[j.array()] = left - 1
-	return left > 0
-}
-
-// selected returns the jobs that a user names: 12, 12_3, 12_[1-4], 12.batch. The id of an
-// array selects all of its elements.
-func (w *worker) selected(text string) ([]*job, error) {
-	bad := &optionError{fmt.Sprintf("Invalid job id specified: %q", text), "a job is a number, or as in 12_3"}
-	text, _, _ = strings.Cut(text, ".")
-	text, _, _ = strings.Cut(text, "+")
-	number, element, isElement := strings.Cut(text, "_")
-	id, err := strconv.Atoi(number)
-	if err != nil || id < 1 {
-		return nil, bad
-	}
-	if id > len(w.jobs) {
-		return nil, nil
-	}
-	j := w.jobs[id-1]
-	if !isElement {
-		if j.Array > 0 && j.At == 0 {
-			return w.jobs[id-1 : id-1+j.Array], nil
-		}
-		return []*job{j}, nil
-	}
-	if j.Array == 0 {
-		return nil, nil
-	}
-	indices, _, err := parseArray(strings.Trim(element, "[]"))
-	if err != nil {
-		return nil, bad
-	}
-	var list []*job
-	for _, o := range w.jobs[j.array()-1 : j.array()-1+j.Array] {
-		if _, ok := slices.BinarySearch(indices, o.Index); ok {
-			list = append(list, o)
-		}
-	}
-	return list, nil
 }

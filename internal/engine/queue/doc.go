@@ -8,6 +8,7 @@
 //
 //   - task: one command. Its number counts from 1 in the order of submission.
 //   - batch: the tasks of one submission. Either all of them exist, or none.
+//   - array: a batch whose tasks, its elements, are one line of tasks.jsonl; see [Array].
 //   - group: tasks with a name in common. A group may come after others: its tasks
 //     start when all tasks of the other groups have succeeded.
 //   - order: a request of a user: a batch, or to cancel, retry, hold, release or
@@ -24,7 +25,7 @@
 // A task directory:
 //
 //	DIR/.premix/queue/orders.jsonl   record.Header, then one [Order] a line
-//	DIR/.premix/queue/tasks.jsonl    one [Spec] a line, nothing else
+//	DIR/.premix/queue/tasks.jsonl    one [Spec] a line, of a task or an array, nothing else
 //	DIR/.premix/queue/journal-N.jsonl  record.Header, then one record.Task a line
 //	DIR/.premix/queue/log-W-S.out    standard output of the tasks in slot S of worker W
 //	DIR/.premix/queue/log-W-S.err    standard error

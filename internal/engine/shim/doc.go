@@ -12,7 +12,9 @@
 //     directory and script. The worker's answer is the output of the front, and its
 //     exit code.
 //   - job: one task of a task directory (package queue). The number of the task is the
-//     id of the job. An array is a batch of tasks; its id is the id of its first job.
+//     id of the job. An array is a batch of tasks; its id is the id of its first job. Its
+//     elements share a line of the queue and a note, and get a job in memory of their own
+//     when they begin or are changed; see [queue.Array].
 //   - note: the properties of a job that its task has no fields for: name, comment,
 //     partition and so on; see [note]. It is kept with the task.
 //   - blocked: a job that is held in the queue, since it waits for other jobs, for a

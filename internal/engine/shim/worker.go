@@ -43,7 +43,7 @@ type worker struct {
 	behind *cluster // nil: jobs run on this machine
 	wake   chan struct{}
 
-	mu       sync.Mutex // guards the rest
+	mu sync.Mutex // guards the rest
 	jobTable
 	requests map[string]int
 	blocked  []*batch // with held jobs

@@ -25,9 +25,6 @@ const DefaultInterval = 5 * time.Second
 // overhead is memory of a job that premix itself may take.
 const overhead = 128 << 20
 
-// namePrefix begins the names of premix's jobs.
-const namePrefix = "premix-"
-
 // none is the index of a job without an array.
 const none = -1
 
@@ -47,7 +44,7 @@ type Engine struct {
 	knobs  map[string]string // options that the dialect has
 	more   []string          // options of the program that submits
 	shared *programs.Shared[listing]
-	known  map[string]time.Time // when a job was heard of first; zero once it was listed
+	known  programs.Heard // zero once a job was listed
 }
 
 // New makes the engine of a system. It passes options that it does not know to the program
@@ -57,7 +54,7 @@ func New(name string, options map[string]string) (*Engine, error) {
 	if at < 0 {
 		return nil, &pilot.OptionError{Reason: fmt.Sprintf("there is no batch system %q", name), Way: "it is one of " + strings.Join(Names(), ", ")}
 	}
-	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(map[string]time.Time)}
+	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(programs.Heard)}
 	interval := DefaultInterval
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		value := options[key]
@@ -132,7 +129,7 @@ func (e *Engine) Reach(ctx context.Context, _ string) error {
 
 // Submit submits a wave, as one array if it has several jobs.
 func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
-	args := append(e.options(e, &w.Shares[0], jobName(w), len(w.Shares)), e.more...)
+	args := append(e.options(e, &w.Shares[0], programs.JobName(w.Token), len(w.Shares)), e.more...)
 	out, err := programs.Run(ctx, e.script(w), e.submit, args...)
 	if err != nil {
 		ids, ferr := e.Find(ctx, w)
@@ -150,9 +147,6 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	}
 	return e.elements(m[1], w), nil
 }
-
-// jobName returns the name of the jobs of a wave.
-func jobName(w *pilot.Wave) string { return namePrefix + w.Token }
 
 // script returns the script of each job of a wave.
 func (e *Engine) script(w *pilot.Wave) string {
@@ -177,16 +171,13 @@ func (e *Engine) script(w *pilot.Wave) string {
 
 // elements returns the ids of the jobs of a wave.
 func (e *Engine) elements(number string, w *pilot.Wave) []string {
-	list := make([]string, len(w.Shares))
-	for i := range list {
+	return e.known.Jobs(len(w.Shares), func(i int) string {
 		index := none
-		if len(list) > 1 {
+		if len(w.Shares) > 1 {
 			index = e.first + i
 		}
-		list[i] = e.id(number, index, jobName(w))
-		e.hear(list[i])
-	}
-	return list
+		return e.id(number, index, programs.JobName(w.Token))
+	})
 }
 
 // id returns the id of a job, as package pilot keeps it in a ledger: 12[3] (premix-TOKEN).
@@ -198,22 +189,14 @@ func (e *Engine) id(number string, index int, name string) string {
 	return text + " (" + name + ")"
 }
 
-func (e *Engine) hear(id string) {
-	if _, ok := e.known[id]; !ok {
-		e.known[id] = time.Now()
-	}
-}
-
 // Find looks for the jobs of a wave.
 func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	l, _, err := e.list(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	for _, j := range l {
-		if j.Name == jobName(w) {
-			return e.elements(j.Number, w), nil
-		}
+	if j := programs.Find(l, w.Token, func(j *job) string { return j.Name }); j != nil {
+		return e.elements(j.Number, w), nil
 	}
 	return nil, nil
 }
@@ -228,7 +211,7 @@ func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pilot.Sta
 	listed := e.byID(l)
 	result := make(map[string]pilot.Status)
 	for _, id := range ids {
-		e.hear(id)
+		e.known.Add(id)
 		if j, ok := listed[id]; ok {
 			result[id] = pilot.Status{Phase: j.Phase, Word: j.Word, Reason: j.Reason, Node: j.Node, Blameless: j.Blameless, Stuck: j.Stuck}
 			e.known[id] = time.Time{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/engine/programs"
 )
 
 // dialect is the command line of a system.
@@ -139,7 +140,7 @@ func parseLSF(out string) (listing, error) {
 			return nil, fmt.Errorf("bjobs prints a line that is not of the format it was asked for: %q", line)
 		}
 		name, _, _ := strings.Cut(f[3], "[")
-		if !strings.HasPrefix(name, namePrefix) {
+		if !strings.HasPrefix(name, programs.NamePrefix) {
 			continue
 		}
 		st, ok := lsfStates[f[2]]
@@ -184,7 +185,7 @@ func parsePBS(out string) (listing, error) {
 	var list listing
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
-		if len(f) < 4 || !strings.HasPrefix(f[3], namePrefix) {
+		if len(f) < 4 || !strings.HasPrefix(f[3], programs.NamePrefix) {
 			continue
 		}
 		id := pbsID.FindStringSubmatch(f[0])
@@ -231,7 +232,7 @@ func parseSGE(out string) (listing, error) {
 	}
 	var list listing
 	for _, l := range append(answer.Running, answer.Waiting...) {
-		if !strings.HasPrefix(l.Name, namePrefix) {
+		if !strings.HasPrefix(l.Name, programs.NamePrefix) {
 			continue
 		}
 		j := job{Number: l.Number, Index: none, Name: l.Name, Phase: pilot.Running, Word: l.State}

@@ -34,7 +34,7 @@ func parse(out string) listing {
 	var list listing
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "|")
-		if len(f) != strings.Count(format, "|")+1 || !strings.HasPrefix(f[0], namePrefix) {
+		if len(f) != strings.Count(format, "|")+1 || !strings.HasPrefix(f[0], programs.NamePrefix) {
 			continue
 		}
 		list = append(list, job{Name: f[0], Array: f[1], Index: f[2], State: f[3], Reason: f[4], Node: f[5]})

@@ -38,7 +38,7 @@ type Engine struct {
 	options  []string // of sbatch
 	interval time.Duration
 	cache    *programs.Shared[listing]
-	known    map[string]time.Time // when a job was heard of first
+	known    programs.Heard
 	history  map[string]pilot.Status
 	storage  *bool // there is a slurmdbd; nil: it was not asked
 }
@@ -46,7 +46,7 @@ type Engine struct {
 // New makes the engine. It passes options that it does not know to sbatch:
 // partition=short becomes --partition=short, and exclusive= becomes --exclusive.
 func New(options map[string]string) (*Engine, error) {
-	e := &Engine{interval: DefaultInterval, known: make(map[string]time.Time), history: make(map[string]pilot.Status)}
+	e := &Engine{interval: DefaultInterval, known: make(programs.Heard), history: make(map[string]pilot.Status)}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		value := options[key]
 		switch {
@@ -105,15 +105,10 @@ func (e *Engine) Reach(ctx context.Context, _ string) error {
 	return err
 }
 
-// jobName returns the name of the array of a wave.
-func jobName(w *pilot.Wave) string { return namePrefix + w.Token }
-
-const namePrefix = "premix-"
-
 // Submit submits a wave as one array.
 func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	s := &w.Shares[0]
-	args := []string{"--parsable", "--job-name=" + jobName(w), fmt.Sprintf("--array=0-%d", len(w.Shares)-1), "--nodes=1", "--ntasks=1",
+	args := []string{"--parsable", "--job-name=" + programs.JobName(w.Token), fmt.Sprintf("--array=0-%d", len(w.Shares)-1), "--nodes=1", "--ntasks=1",
 		fmt.Sprintf("--cpus-per-task=%d", s.Cores), "--output=" + logPattern(w.Log), "--error=" + logPattern(w.Log), "--open-mode=append", "--chdir=" + w.Dir}
 	if s.Memory > 0 {
 		args = append(args, memoryOption(s))
@@ -201,18 +196,7 @@ func (e *Engine) script(w *pilot.Wave) string {
 
 // elements returns the ids of the jobs of a wave.
 func (e *Engine) elements(array string, w *pilot.Wave) []string {
-	list := make([]string, len(w.Shares))
-	for i := range list {
-		list[i] = makeID(array, i, jobName(w)).String()
-		e.hear(list[i])
-	}
-	return list
-}
-
-func (e *Engine) hear(id string) {
-	if _, ok := e.known[id]; !ok {
-		e.known[id] = time.Now()
-	}
+	return e.known.Jobs(len(w.Shares), func(i int) string { return makeID(array, i, programs.JobName(w.Token)).String() })
 }
 
 // Find looks for the array of a wave.
@@ -221,10 +205,8 @@ func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, j := range l {
-		if j.Name == jobName(w) {
-			return e.elements(j.Array, w), nil
-		}
+	if j := programs.Find(l, w.Token, func(j *job) string { return j.Name }); j != nil {
+		return e.elements(j.Array, w), nil
 	}
 	return nil, nil
 }
@@ -237,7 +219,7 @@ func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pilot.St
 	}
 	status := make(map[string]pilot.Status)
 	for _, id := range jobs {
-		e.hear(id)
+		e.known.Add(id)
 		if st, ok := l.status(parseID(id)); ok {
 			status[id] = st
 		} else if begun.After(e.known[id]) {

@@ -3,6 +3,7 @@ package shim
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/engine"
 	"premix/internal/engine/queue"
 	"premix/internal/record"
 )
@@ -224,5 +226,67 @@ func TestArrayOfLines(t *testing.T) {
 		}
 		w.ends(t, 1, 0)
 		w.ends(t, 3, 1)
+	}
+}
+
+// An array of 100,000 elements costs about as much as a job until elements begin.
+func TestLargeArray(t *testing.T) {
+	w := testWorker(t)
+	for _, c := range [][2]string{
+		{`sbatch --parsable -H --wrap true`, `1`},
+		{`sbatch --parsable -a 1-100000%50 -d afterany:1 --wrap true`, `2`},
+		{`sbatch --parsable -H -a 0-99999 --wrap true`, `100002`},
+		{`squeue -h -o %i|%r`, "1|JobHeldUser\n2_[1-100000%50]|Dependency\n100002_[0-99999]|JobHeldUser"},
+		{`scancel 2_[5-9] 100002_[1-99999]`, ``},
+		{`squeue -h -o %i -j 2,100002`, "2_[1-4,10-100000%50]\n100002_[0]"},
+	} {
+		if got := w.said(c[0]); got != c[1] {
+			t.Errorf("%s: %s; want %s", c[0], got, c[1])
+		}
+		w.tend()
+	}
+	kept := 0
+	for _, b := range w.batches {
+		kept += len(b.own)
+	}
+	if kept != 0 || len(w.batches) != 3 || len(w.blocked) != 3 {
+		t.Errorf("%d elements have jobs, of %d batches, %d blocked", kept, len(w.batches), len(w.blocked))
+	}
+	size := int64(0)
+	for _, name := range []string{"orders.jsonl", "tasks.jsonl"} {
+		info, err := os.Stat(filepath.Join(engine.State(w.dir), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > 16<<10 {
+		t.Errorf("they take %d bytes", size)
+	}
+	// 50 run when the job before has ended, and one more when one of them has.
+	w.ends(t, 1, 0)
+	open := func() int { c := w.q.Census(2, 100001); return c.Counts[queue.Waiting] - c.Held }
+	if n := open(); n != 50 {
+		t.Errorf("%d elements may run", n)
+	}
+	w.ends(t, 2, 0)
+	if n := open(); n != 50 || w.q.Held(57) || !w.q.Held(58) {
+		t.Errorf("%d elements may run", n)
+	}
+}
+
+// Elements with a changed limit start in the order of their indices.
+func TestThrottle(t *testing.T) {
+	w := testWorker(t)
+	for _, ask := range []string{`sbatch -Q -a 1-40%1 --wrap true`, `scontrol update jobid=1 arraytaskthrottle=3`} {
+		if got := w.said(ask); got != "" {
+			t.Fatalf("%s: %s", ask, got)
+		}
+	}
+	for range 2 {
+		w.tend()
+		if got := w.said(`squeue -h -r -o %K|%r -t PD`); !strings.HasPrefix(got, "1|Resources\n2|Resources\n3|Resources\n4|JobArrayTaskLimit\n") {
+			t.Error(got)
+		}
 	}
 }

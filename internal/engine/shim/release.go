@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -169,7 +170,7 @@ func (w *worker) release(running map[int]spawn.Running, all bool) {
 
 // batch looks at the held jobs of a batch, and reports whether some stay held.
 func (p *pass) batch(b *batch) (held bool) {
-	for id := range b.apart {
+	for _, id := range slices.Sorted(maps.Keys(b.apart)) {
 		held = p.some(b, b.own[id], [][2]int{{id, id}}) || held
 	}
 	apart := func(id int) bool { return b.apart[id] && b.array != nil }

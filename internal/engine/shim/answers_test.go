@@ -290,3 +290,22 @@ func TestThrottle(t *testing.T) {
 		}
 	}
 }
+
+// A worker with nothing but jobs that can never start is idle.
+func TestIdleWithInvalidElement(t *testing.T) {
+	w := testWorker(t)
+	for _, ask := range []string{`sbatch -Q -a 1-2 --wrap true`, `sbatch -Q -a 1-2 -d aftercorr:1 --wrap true`} {
+		if got := w.said(ask); got != "" {
+			t.Fatalf("%s: %s", ask, got)
+		}
+	}
+	w.ends(t, 1, 1)
+	w.ends(t, 2, 0)
+	if w.idle() {
+		t.Error("it is idle, and an element can run")
+	}
+	w.ends(t, 4, 0)
+	if got := w.said(`squeue -h -r -o %i|%r`); got != "3_1|DependencyNeverSatisfied" || !w.idle() {
+		t.Errorf("%s; idle: %v", got, w.idle())
+	}
+}

@@ -324,7 +324,8 @@ func (w *worker) idle() bool {
 		return false
 	}
 	for _, b := range w.blocked {
-		if !b.proto.userHeld && !b.proto.invalid {
+		apart := func(id int) bool { return b.apart[id] && b.array != nil }
+		if !b.proto.userHeld && !b.proto.invalid && len(w.q.HeldFrom(b.first, b.last(), 1, apart)) > 0 {
 			return false // its time may come
 		}
 		for id := range b.apart {

@@ -61,6 +61,19 @@ func factOf(path string, process int) string {
 	return ""
 }
 
+// isFact reports whether a look asks for a fact.
+func isFact(l look) bool {
+	return l.Op == tracer.LookFact || l.Op == tracer.LookOpen && factOf(l.Path, l.Process) != ""
+}
+
+// asFact returns a look for which isFact is true as a look for the fact.
+func asFact(l look) look {
+	if l.Op != tracer.LookFact {
+		l = look{Process: l.Process, Op: tracer.LookFact, Path: factOf(l.Path, l.Process)}
+	}
+	return l
+}
+
 // factValue returns the present value of a fact.
 func factValue(name string) (string, error) {
 	if resource, ok := strings.CutPrefix(name, tracer.FactLimit); ok {

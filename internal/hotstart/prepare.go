@@ -670,10 +670,10 @@ func (p *preparation) outside(looks []look) []look {
 		in := func(dir string) bool { return below(l.Path, dir) }
 		switch {
 		case strings.Contains(l.Path, javaCounters) && l.Op != tracer.LookFact:
-		case l.Op == tracer.LookFact, l.Op == tracer.LookState:
+		case l.Op == tracer.LookState:
 			left = append(left, l)
-		case l.Op == tracer.LookOpen && factOf(l.Path, l.Process) != "":
-			left = append(left, look{Process: l.Process, Op: tracer.LookFact, Path: factOf(l.Path, l.Process)})
+		case isFact(l):
+			left = append(left, asFact(l))
 		case l.Input || l.Op == tracer.LookSocket || isUnwatched(l.Path) || slices.ContainsFunc(dirs, in):
 		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
 		default:

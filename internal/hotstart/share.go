@@ -63,11 +63,21 @@ func CanTrace() (hint string, err error) {
 	return "", nil
 }
 
-// OfMachine reports whether a path describes the machine or the process itself, and is not
-// a data file.
-func OfMachine(path string) bool {
-	return isUnwatched(filepath.Clean(path))
+// OfOthers reports whether a look is at something that belongs to neither the task nor the
+// process, and so to a fingerprint. It returns the look as StampLook needs it.
+func OfOthers(l Look) (Look, bool) {
+	if isFact(l) {
+		return asFact(l), true
+	}
+	return l, !l.Input && !isUnwatched(filepath.Clean(l.Path))
 }
+
+// Unchanged returns an error if a file changed after a tool began to load. The tool may then
+// have read other content than the fingerprint describes.
+func (fp Fingerprint) Unchanged(since time.Time) error { return fp.unchanged(since) }
+
+// WithoutMoving removes the facts that have changed since the fingerprint was taken.
+func (fp *Fingerprint) WithoutMoving() { fp.Files = withoutMoving(fp.Files) }
 
 // Below reports whether a path is a directory or lies in it.
 func Below(path, dir string) bool { return below(path, dir) }

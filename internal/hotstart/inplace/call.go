@@ -157,7 +157,7 @@ func (c *Call) isLate(name string) bool {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 6
+const keyVersion = 7
 
 // Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {

@@ -650,7 +650,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err := os.WriteFile(binary, exe, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs", binary, "-test.run", "^(TestWords|TestOutputs|TestStandardInput|TestSignals|TestErrors)$", "-test.v")
+	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs", binary, "-test.run", "^(TestWords|TestOutputs|TestStandardInput|TestSignals|TestErrors|TestKeepsRefused)$", "-test.v")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -59,6 +59,12 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	if p.scratch, err = filepath.EvalSymlinks(p.scratch); err != nil {
 		return nil, err
 	}
+	var unlockOther func()
+	if p.other, unlockOther, err = otherScratch(p.scratch, store); err != nil {
+		return nil, err
+	}
+	defer unlockOther()
+	defer os.RemoveAll(p.other)
 	defer p.end()
 	base, err := hotstart.NewSnapshotIn(store, key)
 	if err != nil {
@@ -84,7 +90,9 @@ type preparation struct {
 	opt     PrepareOptions
 	around  around.Around
 	scratch string
+	other   string // a second scratch directory, for B; its path begins with another name
 	begun   time.Time
+	loading time.Time // when A began to load
 	snap    *Snapshot
 
 	real   []string // the input at each late word; "" at others
@@ -155,12 +163,16 @@ func (p *preparation) prepare() error {
 	if err := p.freeze(); err != nil {
 		return err
 	}
-	if err := p.compare(); err != nil {
-		return err
-	}
 	if err := p.fingerprint(p.images[0].Paths()); err != nil {
 		return err
 	}
+	if err := p.unchanged(); err != nil {
+		return err
+	}
+	if err := p.compare(); err != nil {
+		return err
+	}
+	p.snap.Fingerprint.WithoutMoving()
 	if err := p.images[0].WriteFile(p.snap.ImagePath()); err != nil {
 		return err
 	}
@@ -202,7 +214,7 @@ const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIII
 // trial describes one execution. Its directory has a path of the length of the call's
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
-	t := &trial{call: p.call, around: p.around, scratch: filepath.Join(p.scratch, name), stdin: p.stdin,
+	t := &trial{call: p.call, around: p.around, scratch: filepath.Join(p.base(name), name), stdin: p.stdin,
 		values: map[string]string{}, inputs: make([]string, len(p.real))}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
@@ -220,12 +232,23 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 	return t, os.MkdirAll(t.dir, 0o700)
 }
 
+// base returns the directory of the directory of a trial.
+func (p *preparation) base(name string) string {
+	if name == loadName(1) {
+		return p.other
+	}
+	return p.scratch
+}
+
+// loadName returns the name of a preparation: A (0), B (1), or a further one.
+func loadName(number int) string { return fmt.Sprintf("load-%d", number) }
+
 // workDir returns the path of the working directory of a trial. All of them have the length
 // of the path of the call's directory, where that is long enough. A tool may keep the places
 // of '/' in the path, so they differ.
 func (p *preparation) workDir(name string, number int) string {
-	base := p.scratch + "/" + name + "/"
-	letters := max(len(p.call.Dir), len(p.scratch)+longestName) - len(base)
+	base := p.base(name) + "/" + name + "/"
+	letters := max(len(p.call.Dir), max(len(p.scratch), len(p.other))+longestName) - len(base)
 	parts := []string{}
 	for letters > 0 {
 		n := min(letters, 200-number)
@@ -333,7 +356,7 @@ func ending(st unix.WaitStatus) string {
 
 // freeze makes both preparations and freezes them.
 func (p *preparation) freeze() error {
-	p.clocks = hotstart.Clocks()
+	p.clocks, p.loading = hotstart.Clocks(), time.Now()
 	if _, err := rand.Read(p.seed[:]); err != nil {
 		return err
 	}
@@ -370,12 +393,12 @@ func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
 
 // load makes a preparation: A (0), B (1), or a further one.
 func (p *preparation) load(number int) (*trial, error) {
-	t, err := p.trial(fmt.Sprintf("load-%d", number), 1-number%2)
+	t, err := p.trial(loadName(number), 1-number%2)
 	if err != nil {
 		return nil, err
 	}
 	p.trials = append(p.trials, t)
-	t.stop, t.data, t.number, t.second, t.seed, t.clock = true, p.data, number, number == 1, &p.seed, p.clocks[min(number, 1)]
+	t.asks, t.stop, t.data, t.number, t.second, t.seed, t.clock = p.asks, true, p.data, number, number == 1, &p.seed, p.clocks[min(number, 1)]
 	if number == 0 {
 		p.own(t)
 	} else if err := p.others(t); err != nil {
@@ -407,14 +430,15 @@ func (p *preparation) load(number int) (*trial, error) {
 			}
 		case 1:
 			modified = modified.AddDate(1, 0, 0)
-			if err := os.Chmod(input, 0o640); err != nil {
-				return nil, err
-			}
 			info, err := os.Stat(p.trials[0].inputs[k])
 			if err != nil {
 				return nil, err
 			}
 			_ = os.Truncate(input, hotstart.LargeSize-info.Size()<<6+int64(k)) // plan.Bounds has the size that it has then
+			// It may not be written, and it may be executed.
+			if err := os.Chmod(input, 0o550); err != nil {
+				return nil, err
+			}
 		}
 		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
 			return nil, err
@@ -441,7 +465,11 @@ func (p *preparation) late(t *trial) []string {
 	for _, fd := range p.snap.plan.Streams {
 		all = append(all, t.streamed[fd]...)
 	}
-	return append(all, t.dir)
+	cpus := tracer.OwnCPUs()
+	if e := t.overlay.Elsewhere; e != nil {
+		cpus = e.CPUs(cpus)
+	}
+	return append(all, string(cpus), t.dir)
 }
 
 // A value of few bits that a tool computes from its late words can be the same in both
@@ -520,7 +548,7 @@ func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
 	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
-	l.Streams = p.around.Files()
+	l.Streams, l.CPUs = p.around.Files(), len(tracer.OwnCPUs())
 	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
@@ -529,6 +557,9 @@ func (p *preparation) compare() error {
 				return err
 			}
 			l.Stats, l.Bounds = append(l.Stats, k), append(l.Bounds, bounds)
+			if !p.asks {
+				l.Block = append(l.Block, blockSize(a.stats[k]))
+			}
 		}
 	}
 	var late []frozen.LateWord
@@ -714,7 +745,8 @@ func (p *preparation) fingerprint(paths []string) error {
 	seen := map[hotstart.Stamp]bool{}
 	var relative []hotstart.Stamp
 	for _, l := range t.looks {
-		if l.Input || hotstart.OfMachine(l.Path) || whole[l.Path] && t.relative[l.Path] == "" {
+		l, ok := hotstart.OfOthers(l)
+		if !ok || whole[l.Path] && t.relative[l.Path] == "" || p.snap.Refused != "" && l.Op == tracer.LookFact {
 			continue
 		}
 		s, err := hotstart.StampLook(l)
@@ -733,6 +765,19 @@ func (p *preparation) fingerprint(paths []string) error {
 		}
 	}
 	p.snap.Fingerprint, p.snap.plan.Relative = fp, relative
+	return nil
+}
+
+// unchanged returns a passing reason if a file has changed since A began to load.
+func (p *preparation) unchanged() error {
+	all := hotstart.Fingerprint{Files: slices.Clone(p.snap.Fingerprint.Files)}
+	for _, s := range p.snap.plan.Relative {
+		s.Path = filepath.Join(p.call.Dir, s.Path)
+		all.Files = append(all.Files, s)
+	}
+	if err := all.Unchanged(p.loading); err != nil {
+		return passing("%v", err)
+	}
 	return nil
 }
 

@@ -56,6 +56,9 @@ func (s *start) late() ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		if n := blockSize(b); len(s.snap.plan.Block) > 0 && n != s.snap.plan.Block[i] {
+			return nil, fmt.Errorf("the file system of %s has blocks of %d bytes, and the preparation's has %d", path, n, s.snap.plan.Block[i])
+		}
 		all = append(all, statWords(b)...)
 	}
 	for _, fd := range s.snap.plan.Streams {
@@ -65,7 +68,7 @@ func (s *start) late() ([]string, error) {
 		}
 		all = append(all, words...)
 	}
-	return append(all, s.dir), nil
+	return append(all, string(tracer.OwnCPUs()), s.dir), nil
 }
 
 // begin executes the program of the snapshot, and turns it into the frozen process, which

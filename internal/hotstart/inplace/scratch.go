@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,27 @@ func makeScratch(dir string) (path string, unlock func(), err error) {
 		}
 	}
 	return "", nil, fmt.Errorf("no directory in %s can be locked", dir)
+}
+
+// otherScratch makes a scratch directory whose path, without links, begins with another name
+// than path: a tool may ask whether it works below /tmp or /home, for example.
+func otherScratch(path, store string) (other string, unlock func(), err error) {
+	for _, dir := range []string{"/var/tmp", "/tmp", "/dev/shm", store} {
+		dir, err := filepath.EvalSymlinks(dir)
+		if err != nil || firstName(dir) == firstName(path) {
+			continue
+		}
+		if other, unlock, err = makeScratch(dir); err == nil {
+			return other, unlock, nil
+		}
+	}
+	return "", nil, passing("a preparation needs a second directory for temporary files, which is not below /%s", firstName(path))
+}
+
+// firstName returns the first name in an absolute path.
+func firstName(path string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return first
 }
 
 // lockScratch locks a directory of this user. It returns nil if the path is not a directory

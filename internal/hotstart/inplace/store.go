@@ -14,6 +14,7 @@ import (
 
 	"premix/internal/hotstart"
 	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/tracer"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/owner"
 )
@@ -44,6 +45,8 @@ type plan struct {
 	Files     map[int]fileName  // index into frozen.Image.Files, where the path depends on the call
 	Made      []made            // files and directories that the tool had made
 	Early     map[string]early  // looks at files that late words name, before the stop
+	CPUs      int               // size of a set of processors, which is the late word before the directory
+	Block     []int64           // of inputs that the tool has opened: their block size (stat(2)), by index in Stats
 	Parts     []inputPart       // of inputs, which the tool has read before the stop
 	Relative  []hotstart.Stamp  // of files that the tool looked at below its working directory; paths are relative
 }
@@ -113,7 +116,7 @@ func resolve(dir, path string) string {
 // needsDir reports whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
 	isDir := func(s span) bool {
-		return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats)+(statParts+1)*len(p.Streams)
+		return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats)+(statParts+1)*len(p.Streams)+1
 	}
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
 		slices.ContainsFunc(p.Written[:], func(t text) bool { return slices.ContainsFunc(t.Spans, isDir) }) ||
@@ -264,6 +267,9 @@ func (s *Snapshot) fits(c *Call) string {
 	}
 	if reason := c.oneFile(); reason != "" {
 		return reason
+	}
+	if len(tracer.OwnCPUs()) != s.plan.CPUs {
+		return "the sets of processors have another size"
 	}
 	words := c.words()
 	for _, e := range s.plan.Early {

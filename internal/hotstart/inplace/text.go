@@ -15,7 +15,7 @@ type (
 
 // statParts is the number of additional late words for an input whose stat(2) result the
 // tool keeps: see statWords.
-const statParts = 7
+const statParts = 10
 
 // readPart reads a part of a file. Where the file ends before the part does, the error is
 // io.EOF or io.ErrUnexpectedEOF.

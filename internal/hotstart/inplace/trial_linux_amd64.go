@@ -43,6 +43,7 @@ type trial struct {
 	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
 	stop    bool              // hold the tool at its first look into an input after its data
+	asks    bool              // with stop: the tool opens no input until then
 	data    int               // with stop: the number of opens of data until then
 
 	streams *streams
@@ -149,6 +150,14 @@ func (t *trial) layOut() error {
 			if t.stats[k], err = statBytes(here); err != nil {
 				return err
 			}
+			if e := t.overlay.Elsewhere; e != nil {
+				var st unix.Stat_t
+				if err := unix.Stat(here, &st); err != nil {
+					return &os.PathError{Op: "stat", Path: here, Err: err}
+				}
+				e.Files[[2]uint64{st.Dev, st.Ino}] = true
+				e.Restat(t.stats[k], t.asks)
+			}
 		case w.Role == Output && kindAt(real) == "dir":
 			if err := os.Mkdir(here, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
@@ -185,17 +194,25 @@ func streamWords(f *os.File) ([]string, error) {
 	return append(statWords(bytesOf(&st)), string(binary.NativeEndian.AppendUint64(nil, uint64(at)))), nil
 }
 
+// blockSize returns the block size in a struct stat.
+func blockSize(b []byte) int64 {
+	at := unsafe.Offsetof(unix.Stat_t{}.Blksize)
+	return int64(binary.NativeEndian.Uint64(b[at:]))
+}
+
 func bytesOf(st *unix.Stat_t) []byte {
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(st)), unsafe.Sizeof(*st)))
 }
 
 // statWords returns the parts of struct stat that a program may keep, each as a late word:
-// the whole struct, the number of the inode, the size, the times, and the seconds of the
-// modification time. It leaves out numbers that many files share. Placeholders have access
-// and modification times in the past, at which no clock of a trial is.
+// the whole struct, the number of the inode, the size, the times, the seconds of the
+// modification time, the device, the owner and the blocks. It leaves out other numbers that
+// many files share. Placeholders have access and modification times in the past, at which no
+// clock of a trial is, and preparations other than A have the device, the owner and the
+// blocks of a tracer.Elsewhere.
 func statWords(b []byte) []string {
 	var all []string
-	for _, part := range [][2]int{{0, len(b)}, {8, 16}, {48, 56}, {72, 88}, {88, 104}, {104, 120}, {88, 96}} {
+	for _, part := range [][2]int{{0, len(b)}, {8, 16}, {48, 56}, {72, 88}, {88, 104}, {104, 120}, {88, 96}, {0, 8}, {28, 36}, {64, 72}} {
 		all = append(all, string(b[part[0]:part[1]]))
 	}
 	return all
@@ -253,9 +270,7 @@ func (t *trial) begin() (*tracer.Proc, error) {
 		t.overlay.Random = tracer.NewEntropy(*t.seed)
 		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Boottime: t.clock.Boottime, Cycles: t.clock.Cycles}
 	}
-	if t.stop && t.second {
-		t.overlay.Elsewhere = &tracer.Elsewhere{}
-	}
+	t.overlay.Facts = t.stop
 	if err := t.overlay.Install(p); err != nil {
 		return p, err
 	}
@@ -574,6 +589,8 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		return t.read(l)
 	case l.Op == tracer.LookSocket:
 		return false, t.socket(l)
+	case l.Op == tracer.LookFact, l.Op == tracer.LookState, l.Op == tracer.LookSystem, l.Op == tracer.LookAttributes:
+		return false, t.asked(k)
 	case l.Op == tracer.LookChange && l.Path == "":
 		return false, unfit("it changes a file that it names by a descriptor")
 	case l.Path == "":
@@ -607,6 +624,7 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		switch {
 		case into && t.guard == nil:
 			return false, t.overlay.Follow(l, t.here(name))
+		case l.Op == tracer.LookStat && t.overlay.Elsewhere != nil: // it has the result altered
 		case below:
 			return false, nil
 		}
@@ -648,6 +666,25 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		t.note(k)
 	}
 	return false, nil
+}
+
+// varied are the facts that differ between preparations, or that have snapshots of their own
+// (package around).
+var varied = []string{tracer.FactHost, tracer.FactProcessors, tracer.FactNice}
+
+// asked notes a question of the tool about the machine, the process or a file.
+func (t *trial) asked(l hotstart.Look) error {
+	switch {
+	case l.Op == tracer.LookState:
+		return unfit("it has used %s", l.Path)
+	case l.Op == tracer.LookSystem, slices.Contains(varied, l.Path), strings.HasPrefix(l.Path, tracer.FactLimit):
+		return nil
+	case l.Op == tracer.LookAttributes && (t.name(l.Path).Word > -2 || hotstart.Below(l.Path, t.scratch)):
+		return unfit("it asks for the extended attributes of %s before it has loaded its data", t.name(l.Path).in(t.call.Dir, t.call.words()))
+	case l.Path != ".":
+		t.note(l)
+	}
+	return nil
 }
 
 // harmless are files that a trial may write to.
@@ -756,6 +793,9 @@ func (t *trial) end() {
 // run runs the command to its end, or to its input.
 func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) error {
 	t.overlay = tracer.NewOverlay()
+	if t.stop && t.number > 0 {
+		t.overlay.Elsewhere = &tracer.Elsewhere{Number: t.number, Files: map[[2]uint64]bool{}}
+	}
 	t.early, t.relative, t.stats, t.came = map[string]early{}, map[string]string{}, map[int][]byte{}, map[int]time.Duration{}
 	if err := t.layOut(); err != nil {
 		return err

@@ -29,6 +29,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/time.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -46,6 +47,7 @@ static uint64_t cycles;
 static double seconds;
 static int32_t pair[2];
 static long number;
+static struct stat status;
 static volatile int fired, rang;
 static int ends[2];
 static const char *mapped;
@@ -101,6 +103,8 @@ static void begin(void)
 	}
 	if (is("name")) { struct utsname u; uname(&u); strcpy(text, u.nodename); }
 	if (is("processors")) { cpu_set_t s; sched_getaffinity(0, sizeof s, &s); number = CPU_COUNT(&s); }
+	if (is("cpuset")) { cpu_set_t s; sched_getaffinity(0, sizeof s, &s); memcpy(&number, &s, sizeof number); }
+	if (is("memory")) { struct sysinfo s; sysinfo(&s); number = s.totalram; explicit_bzero(&s, sizeof s); }
 	if (is("nice")) number = getpriority(PRIO_PROCESS, 0);
 	if (is("files")) { struct rlimit r; getrlimit(RLIMIT_NOFILE, &r); number = r.rlim_cur; }
 	if (is("core")) { struct rlimit r; getrlimit(RLIMIT_CORE, &r); number = r.rlim_cur; }
@@ -143,6 +147,15 @@ static void begin(void)
 	}
 	if (is("permissions")) { struct stat st; stat(input, &st); number = st.st_mode; explicit_bzero(&st, sizeof st); }
 	if (is("links")) { struct stat st; stat(input, &st); number = st.st_nlink; explicit_bzero(&st, sizeof st); }
+	if (is("device")) { struct stat st; stat(input, &st); number = st.st_dev; explicit_bzero(&st, sizeof st); }
+	if (is("owner")) { struct stat st; stat(input, &st); number = st.st_uid; explicit_bzero(&st, sizeof st); }
+	if (is("blocks")) { struct stat st; stat(input, &st); number = st.st_blocks; explicit_bzero(&st, sizeof st); }
+	if (is("status")) { stat(input, &status); number = status.st_uid + status.st_blocks + status.st_dev; }
+	if (is("statx")) { struct statx st; statx(AT_FDCWD, input, 0, STATX_ALL, &st); number = st.stx_uid * 7 + st.stx_dev_minor; explicit_bzero(&st, sizeof st); }
+	if (is("writable")) number = access(input, W_OK);
+	if (is("executable")) number = access(input, X_OK);
+	if (is("inputattribute")) number = getxattr(input, "user.premix", text, sizeof text);
+	if (is("first")) { if (!getcwd(line, sizeof line)) die("."); number = !strncmp(line, "/tmp/", 5); explicit_bzero(line, sizeof line); }
 	if (is("system")) { struct statfs st; statfs(input, &st); number = st.f_type; explicit_bzero(&st, sizeof st); }
 	if (is("columns")) {
 		FILE *in = fopen(input, "r");

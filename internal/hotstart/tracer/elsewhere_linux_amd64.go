@@ -1,7 +1,9 @@
 package tracer
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -11,13 +13,121 @@ import (
 
 // elsewhereCalls are the system calls that Elsewhere answers.
 var elsewhereCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID, unix.SYS_UNAME,
-	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_STATFS, unix.SYS_FSTATFS}
+	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
 
 // An Elsewhere answers a process that asks for its parent, its process group, its session,
-// its priority, the name of the machine or the free space of a file system. The answers
-// differ from the kernel's: a tool that keeps one of them has another memory than under the
-// kernel.
-type Elsewhere struct{}
+// its priority, the name of the machine, its processors or a file system, or for the device,
+// the owner or the blocks of one of Files. The answers differ from the kernel's: a tool that
+// keeps one of them has another memory than under the kernel.
+type Elsewhere struct {
+	Number int                // another number has other answers about Files and processors
+	Files  map[[2]uint64]bool // device and inode
+}
+
+// statCalls are the calls that fill a struct stat, with the index of the argument that has
+// its address.
+var statCalls = map[uint64]int{unix.SYS_STAT: 1, unix.SYS_LSTAT: 1, unix.SYS_FSTAT: 1, unix.SYS_NEWFSTATAT: 2}
+
+// mask returns bits for a property of a file. No byte of them is zero.
+func (e *Elsewhere) mask(property int) uint64 {
+	h := uint64(e.Number*8+property+1) * 0x9e3779b97f4a7c15
+	return (h ^ h>>29) | 0x0101010101010101
+}
+
+// Properties of a file, for mask.
+const (
+	maskDevice = iota
+	maskOwner
+	maskBlocks
+)
+
+// Restat changes a struct stat as a process gets it for a file of Files: the device, the
+// owner and the blocks. byName is false for a stat of a descriptor, whose block size is left:
+// by it the C library chooses the size of a buffer.
+func (e *Elsewhere) Restat(b []byte, byName bool) {
+	change := func(from, to int, mask uint64) {
+		var m [8]byte
+		binary.NativeEndian.PutUint64(m[:], mask)
+		for i := from; i < to; i++ {
+			b[i] ^= m[i-from]
+		}
+	}
+	var st unix.Stat_t
+	change(int(unsafe.Offsetof(st.Dev)), 8, e.mask(maskDevice))
+	at := int(unsafe.Offsetof(st.Uid))
+	change(at, at+8, e.mask(maskOwner)) // and the group
+	at = int(unsafe.Offsetof(st.Blocks))
+	change(at, at+7, e.mask(maskBlocks)) // a positive number
+	if at = int(unsafe.Offsetof(st.Blksize)); byName {
+		binary.NativeEndian.PutUint64(b[at:], binary.NativeEndian.Uint64(b[at:])<<8)
+	}
+}
+
+// restat changes the result of a stat, or of statx(2), that a thread has made with some
+// arguments and without an error.
+func (e *Elsewhere) restat(tid int, nr uint64, args [6]uint64) error {
+	p := &Proc{Pid: tid}
+	if nr == unix.SYS_STATX {
+		var st unix.Statx_t
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
+		if p.Read(args[4], b) != nil || !e.Files[[2]uint64{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}] {
+			return nil
+		}
+		st.Dev_major ^= uint32(e.mask(maskDevice))
+		st.Dev_minor ^= uint32(e.mask(maskDevice) >> 32)
+		st.Mnt_id ^= e.mask(maskDevice)
+		st.Uid ^= uint32(e.mask(maskOwner))
+		st.Gid ^= uint32(e.mask(maskOwner) >> 32)
+		st.Blocks ^= e.mask(maskBlocks) >> 8
+		st.Btime.Sec ^= int64(e.mask(maskBlocks) >> 24)
+		return gone(p.Write(args[4], b))
+	}
+	at, ok := statCalls[nr]
+	if !ok {
+		return nil
+	}
+	var st unix.Stat_t
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
+	if p.Read(args[at], b) != nil || !e.Files[[2]uint64{st.Dev, st.Ino}] {
+		return nil
+	}
+	e.Restat(b, nr != unix.SYS_FSTAT)
+	return gone(p.Write(args[at], b))
+}
+
+// CPUs returns a set of processors (sched_getaffinity(2)) as a process gets it: with as many
+// processors, and others.
+func (e *Elsewhere) CPUs(set []byte) []byte {
+	other := make([]byte, len(set))
+	shift := 3 * e.Number % (8 * max(len(set), 1))
+	for i, b := range set {
+		for ; b != 0; b &= b - 1 {
+			to := (8*i + bits.TrailingZeros8(b) + shift) % (8 * len(set))
+			other[to/8] |= 1 << (to % 8)
+		}
+	}
+	return other
+}
+
+// affinity answers sched_getaffinity(2).
+func (e *Elsewhere) affinity(p *Proc, r *unix.PtraceRegs) (size uint64, ok bool) {
+	set := OwnCPUs()
+	if r.Rsi < uint64(len(set)) || r.Rsi%8 != 0 {
+		return 0, false
+	}
+	return uint64(len(set)), p.Write(r.Rdx, e.CPUs(set)) == nil
+}
+
+// OwnCPUs returns the set of processors that this thread may run on, in the form and of the
+// size that sched_getaffinity(2) has.
+func OwnCPUs() []byte {
+	var set [1024]byte
+	n, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETAFFINITY, 0, unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set)))
+	if errno != 0 {
+		return nil
+	}
+	return set[:n]
+}
 
 // Answers to a process.
 const (
@@ -30,7 +140,7 @@ const (
 
 // answer answers a call for a thread that is stopped at its entry. It leaves calls that
 // concern other processes to the kernel, and calls that the kernel would refuse.
-func (*Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
+func (e *Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
 	var result uint64
 	own := r.Rdi == 0 || int(r.Rdi) == tgid(tid)
 	p := &Proc{Pid: tid}
@@ -60,6 +170,11 @@ func (*Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
 		if !own {
 			return nil
 		}
+	case unix.SYS_SCHED_GETAFFINITY:
+		size, ok := e.affinity(p, r)
+		if result = size; !own || !ok {
+			return nil
+		}
 	case unix.SYS_UNAME:
 		var name unix.Utsname
 		if unix.Uname(&name) != nil {
@@ -67,6 +182,7 @@ func (*Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
 		}
 		clear(name.Nodename[:])
 		copy(name.Nodename[:], elsewhereNode)
+		copy(name.Domainname[:], elsewhereNode)
 		if p.Write(r.Rdi, unsafe.Slice((*byte)(unsafe.Pointer(&name)), unsafe.Sizeof(name))) != nil {
 			return nil
 		}
@@ -76,6 +192,9 @@ func (*Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
 			return nil
 		}
 		st.Bfree, st.Bavail, st.Ffree = 0, 0, 0
+		st.Type, st.Bsize, st.Frsize, st.Flags = ^st.Type&0xffffffff, st.Bsize<<8, st.Frsize<<8, st.Flags^0xf
+		st.Blocks, st.Files, st.Namelen = st.Blocks+12345, st.Files+12345, st.Namelen+1
+		st.Fsid.Val[0], st.Fsid.Val[1] = ^st.Fsid.Val[0], ^st.Fsid.Val[1]
 		if p.Write(r.Rsi, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))) != nil {
 			return nil
 		}

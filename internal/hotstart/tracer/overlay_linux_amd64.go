@@ -146,7 +146,7 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 			if call, ok := changes[r.Orig_rax]; ok {
 				l := &Look{Tid: tid, Op: LookChange}
 				if l.Path = pathOf(tid, call, &r); l.Path == "" && namesNothing(tid, call, &r) {
-					return o.Watch.Handle(tid, st)
+					return nil, o.Continue(tid)
 				}
 				if second, ok := targets[r.Orig_rax]; ok {
 					l.Target = pathOf(tid, second, &r)
@@ -295,6 +295,9 @@ func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 			args[second.path] = mem + unix.PathMax
 		}
 		fd, err := do(r.Orig_rax, args[:]...)
+		if err == nil && o.Elsewhere != nil {
+			err = o.Elsewhere.restat(l.Tid, r.Orig_rax, args)
+		}
 		if err != nil || !follow || o.followed[process][fd] {
 			return fd, err
 		}

@@ -35,7 +35,10 @@ type (
 		Threads   bool
 	}
 	// Elsewhere replaces the surroundings of a process.
-	Elsewhere struct{}
+	Elsewhere struct {
+		Number int
+		Files  map[[2]uint64]bool
+	}
 	// Entropy replaces random bytes.
 	Entropy struct{}
 	// Guard makes a private mapping of a file behave like anonymous memory.
@@ -56,6 +59,9 @@ func SpawnPlain(string, []string, *os.ProcAttr) (*Proc, error) { return nil, err
 
 // Enter returns an error.
 func Enter(int) (*Proc, error) { return nil, errUnsupported }
+
+// OwnCPUs returns nil.
+func OwnCPUs() []byte { return nil }
 
 // NewWatch returns a Watch that watches no process.
 func NewWatch() *Watch { return &Watch{} }

@@ -219,7 +219,10 @@ func (w *Watch) look(tid int) (*Look, error) {
 	if !ok {
 		if w.Facts {
 			if l := fact(tid, &r); l != nil {
-				if w.Clock == nil {
+				switch {
+				case w.Elsewhere != nil && slices.Contains(elsewhereCalls, r.Orig_rax):
+					return l, w.Elsewhere.answer(tid, &r)
+				case w.Clock == nil:
 					return l, nil
 				}
 				return l, w.Clock.Answer(tid)
@@ -302,7 +305,15 @@ func (w *Watch) evenStream(tid int, stat uint64) error {
 	}
 	var st unix.Stat_t
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
-	if r.Rax != 0 || p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && !w.output[[2]uint64{st.Dev, st.Ino}] {
+	if r.Rax != 0 {
+		return nil
+	}
+	if w.Elsewhere != nil {
+		if err := w.Elsewhere.restat(tid, unix.SYS_FSTAT, [6]uint64{1: stat}); err != nil {
+			return err
+		}
+	}
+	if p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && !w.output[[2]uint64{st.Dev, st.Ino}] {
 		return nil
 	}
 	st.Ino, st.Atim, st.Mtim, st.Ctim = 1, unix.Timespec{}, unix.Timespec{}, unix.Timespec{}

@@ -1,0 +1,251 @@
+package inplace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart"
+)
+
+// keeper compiles the program of package hotstart that keeps something from before its input
+// is opened.
+func keeper(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "keeps")
+	if b, err := exec.Command("cc", "-O2", "-pthread", "-o", out, "../testdata/keeps.c").CombinedOutput(); err != nil {
+		t.Fatalf("the tests need a C compiler: %v\n%s", err, b)
+	}
+	return out
+}
+
+// keeps describes a call of the keeper. The file is in the place's directory.
+func keeps(program, what string) invocation {
+	return invocation{exe: program, args: []string{what, "file", "{input:SRR5204809_1.fq}"}}
+}
+
+// TestKeepsRefused has programs change something, or keep a property, that would be missing
+// or wrong in a hot start.
+func TestKeepsRefused(t *testing.T) {
+	program, differs := keeper(t), "its memory differs"
+	for what, reason := range map[string]string{
+		"rename": "it writes to", "link": "it writes to", "mode": "it fails on", "touch": "it fails on",
+		"shm": "it has used System V shared memory", "sem": "it has used System V semaphores", "msg": "it has used System V message queues",
+		"uring": "it has used io_uring", "key": "it has used keyrings", "personality": "it has used another personality",
+		"mdwe": "it has used memory that it cannot make executable", "network": "it makes a socket",
+		"writable": differs, "executable": differs, "links": "its output differs from one cold start to the next", "system": differs, "name": differs, "nice": differs,
+		"first": differs, "inputattribute": "it asks for the extended attributes of",
+	} {
+		t.Run(what, func(t *testing.T) {
+			if what == "writable" && os.Geteuid() == 0 {
+				t.Skip("root may write to every file")
+			}
+			p := newPlace(t)
+			p.write("file", "content")
+			v := keeps(program, what)
+			v.args[1] = filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(v.args[1], []byte("content"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.wantUnfit(v, reason)
+		})
+	}
+}
+
+// TestKeepsRemoved has a program remove a file before its input, where there is none when the
+// snapshot is made, and one later.
+func TestKeepsRemoved(t *testing.T) {
+	program, p := keeper(t), newPlace(t)
+	p.mustPrepare(keeps(program, "remove"))
+	p.wantHot(keeps(program, "remove"))
+	p.write("file", "content")
+	p.wantCold(keeps(program, "remove"), `is "file" instead of "missing"`)
+}
+
+// TestKeepsInput has programs keep properties of their input that differ from call to call.
+// They get those of their own input.
+func TestKeepsInput(t *testing.T) {
+	program := keeper(t)
+	other, err := os.MkdirTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer os.RemoveAll(other)
+	for _, what := range []string{"device", "owner", "blocks", "permissions", "status", "statx"} {
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t)
+			p.write("file", "content")
+			err := p.prepare(keeps(program, what))
+			var u *Unfit
+			if errors.As(err, &u) && !u.Passing && strings.Contains(u.Reason, "its memory differs") {
+				t.Log(err)
+				return // as exact, and slower
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.wantHot(keeps(program, what))
+			path := filepath.Join(p.dir, "SRR5204809_1.fq")
+			elsewhere := filepath.Join(other, what)
+			if err := os.WriteFile(elsewhere, []byte(strings.Repeat(reads(1, 300), 100)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Remove(path), os.Symlink(elsewhere, path)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(elsewhere, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if os.Geteuid() == 0 {
+				if err := os.Chown(elsewhere, 4711, 4712); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.wantHot(keeps(program, what))
+		})
+	}
+}
+
+// TestKeepsCPUs has a program keep the set of processors that it may run on, or their number.
+func TestKeepsCPUs(t *testing.T) {
+	program, taskset := keeper(t), program(t, "taskset")
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	if all.Count() < 2 {
+		t.Skip("one processor has no other set")
+	}
+	restore := func() {
+		if err := unix.SchedSetaffinity(0, &all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, what := range []string{"processors", "cpuset"} {
+		p := newPlace(t)
+		p.write("file", "content")
+		v := keeps(program, what)
+		hot := 0
+		for n := range 1024 {
+			if !all.IsSet(n) || hot == 2 {
+				continue
+			}
+			v.front = func(cmd *exec.Cmd) {
+				path, err := filepath.EvalSymlinks(cmd.Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				cmd.Path, cmd.Args = taskset, append([]string{"taskset", "-c", fmt.Sprint(n), path}, cmd.Args[1:]...)
+			}
+			if hot == 0 {
+				one.Zero()
+				one.Set(n)
+				err := func() error {
+					c := p.call(v)
+					a := p.around(v)
+					a.CPUs = 1
+					c.Around = &a
+					// The preparation runs on this processor too.
+					if err := unix.SchedSetaffinity(0, &one); err != nil {
+						return err
+					}
+					defer restore()
+					snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Log: t.Logf, Enough: 1})
+					if err == nil {
+						snap.Close()
+					}
+					return err
+				}()
+				if err != nil {
+					t.Fatal(what, err)
+				}
+			}
+			p.wantHot(v)
+			hot++
+		}
+	}
+}
+
+// TestKeepsFacts changes the machine after a snapshot was made, and takes it as if it had been
+// made on another machine.
+func TestKeepsFacts(t *testing.T) {
+	program := keeper(t)
+	for what, fact := range map[string]string{"boot": "/proc/sys/kernel/random/boot_id", "memory": "the size of the memory", "attribute": "file"} {
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t)
+			elsewhere := filepath.Join(t.TempDir(), "file")
+			if err := os.WriteFile(elsewhere, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Setxattr(elsewhere, "user.premix", []byte("one"), 0); err != nil {
+				t.Skipf("the file system of %s has no extended attributes: %v", elsewhere, err)
+			}
+			v := keeps(program, what)
+			v.args[1] = elsewhere
+			p.mustPrepare(v)
+			p.wantHot(v)
+			if what == "attribute" {
+				if err := unix.Setxattr(elsewhere, "user.premix", []byte("two"), 0); err != nil {
+					t.Fatal(err)
+				}
+				p.wantCold(v, "file has changed")
+				return
+			}
+			all, err := List(p.store)
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			s, err := read(all[0].Dir, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(s.Fingerprint.Files, func(f hotstart.Stamp) bool { return f.Seen == hotstart.SeenFact && f.Path == fact })
+			if i < 0 {
+				t.Fatalf("the fingerprint does not have %s", fact)
+			}
+			s.Fingerprint.Files[i].Digest = strings.Repeat("0", 64)
+			if err := s.save(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantCold(v, fact+" has changed")
+		})
+	}
+}
+
+// TestChangedMeanwhile changes a file that the tool has read, while it is prepared.
+func TestChangedMeanwhile(t *testing.T) {
+	p := newPlace(t)
+	v := invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}}
+	index := filepath.Join(p.dir, "index")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if err := os.Chmod(index, 0o644); err != nil { // its content stays, and its ctime changes
+				t.Error(err)
+			}
+		}
+	}()
+	err := p.prepare(v)
+	close(stop)
+	<-done
+	var u *Unfit
+	if !errors.As(err, &u) || !u.Passing || !strings.Contains(u.Reason, "index changed while the tool was loaded") {
+		t.Errorf("prepared: %v", err)
+	}
+	p.mustPrepare(v)
+	p.wantHot(v)
+}

@@ -80,6 +80,7 @@ func TestDropIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dist := filepath.Join(example, "../../dist")
 	for _, tool := range []string{"bwa", "minimap2", "samtools", "wgsim"} {
 		if _, err := s.run("which", tool); err != nil {
 			t.Skipf("%s is not installed: scripts/setup.sh test installs it", tool)
@@ -104,6 +105,7 @@ func TestDropIn(t *testing.T) {
 		name    string
 		needs   []string // of ref
 		command func(out string) []string
+		hot     func(shims string) (env, args []string) // settings of the manager, in the place of shims before PATH
 	}{
 		{"nextflow", nil, func(out string) []string {
 			var list []string
@@ -114,16 +116,20 @@ func TestDropIn(t *testing.T) {
 			}
 			return []string{"nextflow", "-log", s.path(out + ".log"), "run", filepath.Join(example, "main.nf"), "-work-dir", s.path(out + ".work"), "--tools", strings.Join(list, ","),
 				"--ref", s.path("ref"), "--reads", s.path("reads"), "--out", s.path(out)}
+		}, func(shims string) (env, args []string) {
+			return []string{"PREMIX_SHIMS=" + shims}, []string{"-c", filepath.Join(dist, "nextflow/premix.config"), "-profile", "hot"}
 		}},
 		{"snakemake", nil, func(out string) []string {
 			return []string{"snakemake", "-q", "-c", "2", "-s", filepath.Join(example, "Snakefile"), "--directory", s.path(out), "--config", "ref=" + s.path("ref"), "reads=" + s.path("reads")}
+		}, func(shims string) (env, args []string) {
+			return []string{"PREMIX_SHIMS=" + shims, "BASH_ENV=" + shims + "/env.sh"}, []string{"--profile", filepath.Join(dist, "snakemake/premix")}
 		}},
 		{"make", nil, func(out string) []string {
 			return []string{"make", "-s", "-j", "2", "-f", filepath.Join(example, "Makefile"), "REF=" + s.path("ref"), "READS=" + s.path("reads"), "OUT=" + s.path(out)}
-		}},
+		}, nil},
 		{"parallel", []string{"hisat2.1.ht2"}, func(out string) []string {
 			return []string{filepath.Join(example, "run.sh"), s.dir, s.path(out)}
-		}},
+		}, nil},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			s := &scene{t: t, dir: s.dir, bin: s.bin, mark: s.mark}
@@ -139,9 +145,10 @@ func TestDropIn(t *testing.T) {
 			}
 			// Paths are as long in all runs, since the outputs have them.
 			out := func(n int) string { return fmt.Sprintf("out-%s-%d", m.name, n) }
+			var env, settings []string
 			run := func(n int) map[string]string {
 				t.Helper()
-				args := m.command(out(n))
+				args := append(append(append([]string{"env"}, env...), m.command(out(n))...), settings...)
 				s.must(args[0], args[1:]...)
 				// What runs beside calls ends before the next run.
 				var left []string
@@ -158,7 +165,11 @@ func TestDropIn(t *testing.T) {
 			if len(want) < 6 {
 				t.Fatalf("there are %d outputs", len(want))
 			}
-			s.bin = append([]string{strings.TrimSpace(s.must("premix", "shim", "--all", "--dir", s.path("shims")))}, s.bin...)
+			if m.hot == nil {
+				s.bin = append([]string{strings.TrimSpace(s.must("premix", "shim", "--all", "--dir", s.path("shims")))}, s.bin...)
+			} else {
+				env, settings = m.hot(strings.TrimSpace(s.must("premix", "shim", "--all", "--container", "--dir", s.path("settings"))))
+			}
 			// One snapshot is prepared at a time, beside calls that start cold.
 			for n := 1; n <= runs || len(s.unused()) > 0 && n < 8; n++ {
 				got := run(n)

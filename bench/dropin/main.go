@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -48,8 +49,9 @@ func benchMain() error {
 	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: the yeast genome in PREMIX_TESTDATA)")
 	flag.StringVar(&only, "only", "", "names of tools, with commas")
 	flag.IntVar(&b.reps, "reps", 7, "repetitions")
+	samples := flag.Int("workflows", 0, "measure whole workflows of so many samples, in the place of single commands")
 	flag.Parse()
-	if genome == "" {
+	if genome == "" && *samples == 0 {
 		data := os.Getenv("PREMIX_TESTDATA")
 		if data == "" {
 			return fmt.Errorf("PREMIX_TESTDATA is not set, and -genome names no file")
@@ -62,14 +64,22 @@ func benchMain() error {
 			return err
 		}
 	}
-	if err := b.prepare(genome); err != nil {
+	var err error
+	if *samples > 0 {
+		err = b.makeLinks()
+	} else {
+		err = b.prepare(genome)
+	}
+	if err != nil {
 		return err
 	}
-	var err error
 	if b.results, err = figures.Open(filepath.Join(b.work, "results.jsonl"), os.Stdout); err != nil {
 		return err
 	}
 	defer b.results.Close()
+	if *samples > 0 {
+		return b.runWorkflows(*samples)
+	}
 	rows := [][]string{{"command", "plain", "link", "times", "started", "equal"}}
 	row, err := b.measure("passing on", "bwa index 2>/dev/null; true", true)
 	if err != nil {
@@ -101,7 +111,12 @@ func (b *benchmark) prepare(genome string) error {
 			return fmt.Errorf("make the indexes: %w (%s and %s)", err, out, filepath.Join(b.work, "prepare.log"))
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(b.work, "home")); err != nil {
+	return b.makeLinks()
+}
+
+// makeLinks makes the links, and forgets all calls.
+func (b *benchmark) makeLinks() error {
+	if err := errors.Join(os.MkdirAll(b.work, 0o777), os.RemoveAll(filepath.Join(b.work, "home"))); err != nil {
 		return err
 	}
 	cmd := exec.Command(b.premix, "shim", "--all", "--dir", filepath.Join(b.work, "links"))

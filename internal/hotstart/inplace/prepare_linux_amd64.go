@@ -639,7 +639,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	l := &p.snap.plan
 	for key := range a.early {
 		if _, ok := t.early[key]; !ok {
-			return unfit("its looks at files depend on its late words (%s)", a.early[key].Name.in(a.dir, a.words))
+			return unfit("its looks at files depend on its late words (%s)", a.early[key].Name.in(p.call.Dir, p.call.words()))
 		}
 	}
 	if len(a.early) != len(t.early) {
@@ -679,7 +679,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	for i, m := range made {
 		var b []byte
 		if l.Made[i].Content, b = match(l.Made[i].Content, m.Content.Bytes); l.Made[i].Name != m.Name || l.Made[i].Mode != m.Mode || !bytes.Equal(l.Made[i].Content.Bytes, b) {
-			return unfit("the file %s, which it makes before its input, differs from run to run", m.Name.in(a.dir, a.words))
+			return unfit("the file %s, which it makes before its input, differs from run to run", m.Name.in(p.call.Dir, p.call.words()))
 		}
 	}
 	for i := 1; i < 3; i++ {

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"premix/internal/testkit/figures"
+)
+
+// workflow is a process over samples, as Nextflow runs it: each task has a directory of its
+// own, with links to its reads and to the index, and its script runs by bash.
+type workflow struct {
+	name, index string
+	script      string // SAMPLE stands for the name of the sample
+	reads       int    // pairs of a sample
+	genome      int    // bases
+}
+
+// workflows are processes in which loading is half of the work, all of it, or nothing.
+var workflows = []workflow{
+	{"loading is half", "minimap2 -t 2 -x sr -d ref/genome.mmi ref/genome.fa", `minimap2 -t 1 -ax sr -R '@RG\tID:SAMPLE\tSM:SAMPLE' ref/genome.mmi SAMPLE_1.fq SAMPLE_2.fq | samtools view -O sam --no-PG -o SAMPLE.sam -`, 20_000, 200_000_000},
+	{"loading is all", "minimap2 -t 2 -x sr -d ref/genome.mmi ref/genome.fa", `minimap2 -t 1 -ax sr -o SAMPLE.sam ref/genome.mmi SAMPLE_1.fq SAMPLE_2.fq`, 10, 200_000_000},
+	{"a small index", "bwa index ref/genome.fa", `bwa mem -t 1 -R '@RG\tID:SAMPLE\tSM:SAMPLE' -o SAMPLE.sam ref/genome.fa SAMPLE_1.fq SAMPLE_2.fq`, 20_000, 12_000_000},
+	{"no index", "true", `samtools import -O sam --no-PG -r ID:SAMPLE -1 SAMPLE_1.fq -2 SAMPLE_2.fq -o SAMPLE.sam`, 50_000, 1_000_000},
+}
+
+// slots is the number of tasks at the same time.
+const slots = 2
+
+// runWorkflows measures all workflows over some samples: plainly, and through links that know
+// nothing at first.
+func (b *benchmark) runWorkflows(samples int) error {
+	rows := [][]string{{"workflow", "plain", "links", "times", "CPU plain", "CPU links", "hot", "equal"}}
+	for _, w := range workflows {
+		dir := filepath.Join(b.work, fmt.Sprintf("%d-%d", w.genome, w.reads))
+		if err := w.prepare(dir, samples); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(filepath.Join(b.work, "home")); err != nil {
+			return err
+		}
+		plain, err := b.workflow(w, dir, "plain", "", samples)
+		if err != nil {
+			return err
+		}
+		links, err := b.workflow(w, dir, "links", b.links, samples)
+		if err != nil {
+			return err
+		}
+		equal := exec.Command("diff", "-r", "--exclude=.command.err", filepath.Join(dir, "plain"), filepath.Join(dir, "links")).Run() == nil
+		hot, err := b.hotStarts()
+		if err != nil {
+			return err
+		}
+		f := figures.Figure{Name: "dropin/workflow/" + strings.ReplaceAll(w.name, " ", "-"), Value: links.wall, Unit: "s", Peer: "plain", Ratio: figures.Lower(links.wall, plain.wall), Note: fmt.Sprintf("%d hot starts", hot)}
+		if !equal {
+			f.Note += "; the outputs differ"
+		}
+		if err := b.results.Add(f); err != nil {
+			return err
+		}
+		rows = append(rows, []string{w.name, figures.Seconds(plain.wall), figures.Seconds(links.wall), figures.Times(f.Ratio),
+			figures.Seconds(plain.cpu), figures.Seconds(links.cpu), fmt.Sprint(hot), fmt.Sprint(equal)})
+	}
+	load, err := os.ReadFile("/proc/loadavg")
+	b.results.Table(fmt.Sprintf("Workflows of %d samples, %d tasks at a time, load average %.4s", samples, slots, load), rows)
+	return err
+}
+
+// prepare makes the genome, the index and the samples.
+func (w *workflow) prepare(dir string, samples int) error {
+	ready := filepath.Join(dir, "ready")
+	if _, err := os.Stat(ready); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "ref"), 0o777); err != nil {
+		return err
+	}
+	if err := writeGenome(filepath.Join(dir, "ref/genome.fa"), w.genome); err != nil {
+		return err
+	}
+	script := fmt.Sprintf(`%s; mkdir -p reads; for i in $(seq 11 %d); do wgsim -S $i -N %d -1 100 -2 100 ref/genome.fa reads/S${i}_1.fq reads/S${i}_2.fq; done; touch ready`, w.index, 10+samples, w.reads)
+	cmd := exec.Command("sh", "-euc", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("prepare %s: %w\n%.2000s", w.name, err, out)
+	}
+	return nil
+}
+
+// writeGenome writes random chromosomes of ten million bases.
+func writeGenome(path string, bases int) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	out := bufio.NewWriterSize(f, 1<<20)
+	random := rand.New(rand.NewPCG(1, 2))
+	line := make([]byte, 100)
+	for i := 0; i < bases; i += len(line) {
+		if i%10_000_000 == 0 {
+			fmt.Fprintf(out, ">chr%d\n", 1+i/10_000_000)
+		}
+		for k := range line {
+			line[k] = "ACGT"[random.Uint32()>>30]
+		}
+		fmt.Fprintf(out, "%s\n", line)
+	}
+	return errors.Join(out.Flush(), f.Close())
+}
+
+// cost is the time of a workflow, and the CPU time of its tasks, in seconds.
+type cost struct{ wall, cpu float64 }
+
+// workflow runs all tasks of a workflow below a directory.
+func (b *benchmark) workflow(w workflow, dir, name, links string, samples int) (cost, error) {
+	work := filepath.Join(dir, name)
+	if err := os.RemoveAll(work); err != nil {
+		return cost{}, err
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex // guards what follows
+	var failed error
+	var used time.Duration
+	next := make(chan int)
+	begun := time.Now()
+	for range slots {
+		all.Go(func() {
+			for n := range next {
+				cpu, err := b.task(w, dir, filepath.Join(work, fmt.Sprintf("%02d", n)), links, fmt.Sprintf("S%d", n))
+				mu.Lock()
+				used += cpu
+				failed = errors.Join(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	for n := range samples {
+		next <- 11 + n
+	}
+	close(next)
+	all.Wait()
+	return cost{time.Since(begun).Seconds(), used.Seconds()}, failed
+}
+
+// task runs the script of one sample.
+func (b *benchmark) task(w workflow, dir, at, links, sample string) (time.Duration, error) {
+	if err := os.MkdirAll(at, 0o777); err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"ref", "reads/" + sample + "_1.fq", "reads/" + sample + "_2.fq"} {
+		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(at, filepath.Base(name))); err != nil {
+			return 0, err
+		}
+	}
+	script := "#!/bin/bash -ue\n" + strings.ReplaceAll(w.script, "SAMPLE", sample) + "\n"
+	if err := os.WriteFile(filepath.Join(at, ".command.sh"), []byte(script), 0o666); err != nil {
+		return 0, err
+	}
+	cmd := exec.Command("bash", "-c", "bash -ue .command.sh 2>.command.err")
+	cmd.Dir, cmd.Env = at, b.env(links)
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("%s: %w (see %s)", at, err, filepath.Join(at, ".command.err"))
+	}
+	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
+}
+
+// hotStarts returns the number of hot starts in the records.
+func (b *benchmark) hotStarts() (int, error) {
+	text, err := os.ReadFile(filepath.Join(b.work, "home/calls/starts.jsonl"))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil // no tool of the catalogue was called
+	}
+	return strings.Count(string(text), `"start":"hot"`), err
+}

@@ -447,6 +447,28 @@ func TestHotUsers(t *testing.T) {
 	users[1].storm(t, 8, func(int, int) bool { return false })
 }
 
+// TestHotBadInput has one bad sample among others: a tool that looks at its input before it
+// loads its data starts plainly for this one, and hot for all others.
+func TestHotBadInput(t *testing.T) {
+	d := newDrop(t)
+	d.shell(t, `printf 'flags: -p -s\noptions: {-R: label, -o: output}\narguments: [data, input]\n' >tools/tool.yaml`)
+	words := func(sample string) []string { return append([]string{"tool", "-s"}, line("tool", sample)[1:]...) }
+	d.warmLine(t, "null,file,file", words("S01")...)
+	for range 2 {
+		for _, sample := range []string{"S01", "S04", "S02", "S04", "S03"} { // S04 is missing
+			before := d.started(t)
+			got, want := d.call(t, true, nil, words(sample)...), d.call(t, false, nil, words(sample)...)
+			d.settle(t)
+			if got != want {
+				t.Errorf("%s: %s\nplain: %s", sample, got, want)
+			}
+			if hot := d.started(t) > before; hot != (sample != "S04") {
+				t.Errorf("%s started hot: %v\n%s", sample, hot, d.shell(t, `tail -n 1 "$PREMIX_HOME/calls/starts.jsonl"`))
+			}
+		}
+	}
+}
+
 // TestHotErrors has aligners fail, and be ended, in all the ways in which they do without
 // premix.
 func TestHotErrors(t *testing.T) {

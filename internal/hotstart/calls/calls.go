@@ -432,6 +432,12 @@ func Failed(key, reason string) error {
 	return update(key, func(f *form) { f.Reason = reason })
 }
 
+// Kept notes that a preparation failed for a call, and that there still is a snapshot for other
+// calls of its form. They start hot, and none is prepared for a while.
+func Kept(key string) error {
+	return update(key, func(f *form) { f.State, f.Reason, f.Tries = ready, "", min(f.Tries, maxTries-1) })
+}
+
 // Ready notes that there is a snapshot of a form.
 func Ready(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
@@ -445,7 +451,11 @@ func Cold(key, reason string) error {
 // Missed records that a ready form does not have a snapshot for a call, and reports whether
 // to prepare one.
 func Missed(key string) (prepare bool) {
-	err := update(key, func(f *form) { f.State, prepare = unprepared, !f.waits() })
+	err := update(key, func(f *form) {
+		if prepare = !f.waits(); prepare {
+			f.State = unprepared
+		}
+	})
 	return prepare && err == nil
 }
 

@@ -75,6 +75,13 @@ func TestForm(t *testing.T) {
 	if !Missed(p.Key) {
 		t.Error("a form whose snapshot has gone is not prepared")
 	}
+	must(t, Trying(p.Key, call(t, "bwa mem ref d_1.fq d_2.fq")))
+	must(t, Kept(p.Key))
+	for range 2 {
+		if p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq")); !p.Hot || Missed(p.Key) {
+			t.Errorf("with a snapshot for other calls: %+v, or it is prepared again at once", p)
+		}
+	}
 	must(t, Cold(p.Key, "it is cold"))
 	if p := plan(t, call(t, "bwa mem ref e_1.fq e_2.fq")); p.Hot || p.Prepare || p.Reason != "it is cold" {
 		t.Errorf("cold: %+v", p)

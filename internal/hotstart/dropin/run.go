@@ -192,6 +192,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 			var unfit *inplace.Unfit
 			if errors.As(err, &unfit) {
 				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
+				if unfit.Passing && inplace.Usable(store, e) {
+					return nil, errors.Join(err, calls.Kept(p.Key))
+				}
 				if unfit.Passing {
 					return nil, errors.Join(err, calls.Failed(p.Key, unfit.Reason))
 				}

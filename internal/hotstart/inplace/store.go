@@ -241,7 +241,32 @@ func (s *Snapshot) serves(c *Call) string {
 	return ""
 }
 
+// Usable reports whether the store has a snapshot that other calls like c can start from.
+// Find may refuse it for c alone, for example because an input of c is missing.
+func Usable(store string, c Call) bool {
+	key, err := Key(c)
+	if err != nil {
+		return false
+	}
+	all, err := list(store, key+"-*", true)
+	return err == nil && slices.ContainsFunc(all, func(s *Snapshot) bool {
+		if s.Lock() != nil {
+			return false
+		}
+		defer s.Close()
+		return s.valid(&c) == ""
+	})
+}
+
 func (s *Snapshot) fits(c *Call) string {
+	if reason := s.valid(c); reason != "" {
+		return reason
+	}
+	return s.fitsCall(c)
+}
+
+// valid returns the reason why no call in the directory of c can start from the snapshot, or "".
+func (s *Snapshot) valid(c *Call) string {
 	if err := s.Fingerprint.CheckHost(); err != nil {
 		return err.Error()
 	}
@@ -262,6 +287,11 @@ func (s *Snapshot) fits(c *Call) string {
 	if err := s.Intact(); err != nil {
 		return err.Error()
 	}
+	return ""
+}
+
+// fitsCall returns the reason why a valid snapshot does not serve a call, or "".
+func (s *Snapshot) fitsCall(c *Call) string {
 	if reason := s.plan.fitsDir(c); reason != "" {
 		return reason
 	}

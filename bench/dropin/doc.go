@@ -9,8 +9,8 @@
 // a command that still starts plainly the figure is the cost of its link, and the table
 // has the reason.
 //
-// With -workflows N, whole workflows of N samples run plainly, and then through links that know
-// nothing yet, in the way of Nextflow's local executor: two tasks at a time, each with links in
+// With -pipelines N, whole pipelines of N samples run plainly, and then through links that know
+// nothing yet, as Nextflow runs them on one machine: two tasks at a time, each with links in
 // a directory of its own. So their times have the preparation of the snapshots. The first has
 // as much loading as mapping, the second almost only loading, and the others nothing that a
 // hot start saves. The CPU times do not have the preparations.

@@ -49,7 +49,7 @@ func benchMain() error {
 	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: the yeast genome in PREMIX_TESTDATA)")
 	flag.StringVar(&only, "only", "", "names of tools, with commas")
 	flag.IntVar(&b.reps, "reps", 7, "repetitions")
-	samples := flag.Int("workflows", 0, "measure whole workflows of so many samples, in the place of single commands")
+	samples := flag.Int("pipelines", 0, "measure whole pipelines of so many samples, in the place of single commands")
 	flag.Parse()
 	if genome == "" && *samples == 0 {
 		data := os.Getenv("PREMIX_TESTDATA")
@@ -78,7 +78,7 @@ func benchMain() error {
 	}
 	defer b.results.Close()
 	if *samples > 0 {
-		return b.runWorkflows(*samples)
+		return b.runPipelines(*samples)
 	}
 	rows := [][]string{{"command", "plain", "link", "times", "started", "equal"}}
 	row, err := b.measure("passing on", "bwa index 2>/dev/null; true", true)

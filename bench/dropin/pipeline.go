@@ -16,17 +16,17 @@ import (
 	"premix/internal/testkit/figures"
 )
 
-// workflow is a process over samples, as Nextflow runs it: each task has a directory of its
+// pipeline is a process over samples, as Nextflow runs it: each task has a directory of its
 // own, with links to its reads and to the index, and its script runs by bash.
-type workflow struct {
+type pipeline struct {
 	name, index string
 	script      string // SAMPLE stands for the name of the sample
 	reads       int    // pairs of a sample
 	genome      int    // bases
 }
 
-// workflows are processes in which loading is half of the work, all of it, or nothing.
-var workflows = []workflow{
+// pipelines are processes in which loading is half of the work, all of it, or nothing.
+var pipelines = []pipeline{
 	{"loading is half", "minimap2 -t 2 -x sr -d ref/genome.mmi ref/genome.fa", `minimap2 -t 1 -ax sr -R '@RG\tID:SAMPLE\tSM:SAMPLE' ref/genome.mmi SAMPLE_1.fq SAMPLE_2.fq | samtools view -O sam --no-PG -o SAMPLE.sam -`, 20_000, 200_000_000},
 	{"loading is all", "minimap2 -t 2 -x sr -d ref/genome.mmi ref/genome.fa", `minimap2 -t 1 -ax sr -o SAMPLE.sam ref/genome.mmi SAMPLE_1.fq SAMPLE_2.fq`, 10, 200_000_000},
 	{"a small index", "bwa index ref/genome.fa", `bwa mem -t 1 -R '@RG\tID:SAMPLE\tSM:SAMPLE' -o SAMPLE.sam ref/genome.fa SAMPLE_1.fq SAMPLE_2.fq`, 20_000, 12_000_000},
@@ -36,11 +36,11 @@ var workflows = []workflow{
 // slots is the number of tasks at the same time.
 const slots = 2
 
-// runWorkflows measures all workflows over some samples: plainly, and through links that know
+// runPipelines measures all pipelines over some samples: plainly, and through links that know
 // nothing at first.
-func (b *benchmark) runWorkflows(samples int) error {
-	rows := [][]string{{"workflow", "plain", "links", "times", "CPU plain", "CPU links", "hot", "equal"}}
-	for _, w := range workflows {
+func (b *benchmark) runPipelines(samples int) error {
+	rows := [][]string{{"pipeline", "plain", "links", "times", "CPU plain", "CPU links", "hot", "equal"}}
+	for _, w := range pipelines {
 		dir := filepath.Join(b.work, fmt.Sprintf("%d-%d", w.genome, w.reads))
 		if err := w.prepare(dir, samples); err != nil {
 			return err
@@ -48,11 +48,11 @@ func (b *benchmark) runWorkflows(samples int) error {
 		if err := os.RemoveAll(filepath.Join(b.work, "home")); err != nil {
 			return err
 		}
-		plain, err := b.workflow(w, dir, "plain", "", samples)
+		plain, err := b.pipeline(w, dir, "plain", "", samples)
 		if err != nil {
 			return err
 		}
-		links, err := b.workflow(w, dir, "links", b.links, samples)
+		links, err := b.pipeline(w, dir, "links", b.links, samples)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (b *benchmark) runWorkflows(samples int) error {
 		if err != nil {
 			return err
 		}
-		f := figures.Figure{Name: "dropin/workflow/" + strings.ReplaceAll(w.name, " ", "-"), Value: links.wall, Unit: "s", Peer: "plain", Ratio: figures.Lower(links.wall, plain.wall), Note: fmt.Sprintf("%d hot starts", hot)}
+		f := figures.Figure{Name: "dropin/pipeline/" + strings.ReplaceAll(w.name, " ", "-"), Value: links.wall, Unit: "s", Peer: "plain", Ratio: figures.Lower(links.wall, plain.wall), Note: fmt.Sprintf("%d hot starts", hot)}
 		if !equal {
 			f.Note += "; the outputs differ"
 		}
@@ -72,12 +72,12 @@ func (b *benchmark) runWorkflows(samples int) error {
 			figures.Seconds(plain.cpu), figures.Seconds(links.cpu), fmt.Sprint(hot), fmt.Sprint(equal)})
 	}
 	load, err := os.ReadFile("/proc/loadavg")
-	b.results.Table(fmt.Sprintf("Workflows of %d samples, %d tasks at a time, load average %.4s", samples, slots, load), rows)
+	b.results.Table(fmt.Sprintf("Pipelines of %d samples, %d tasks at a time, load average %.4s", samples, slots, load), rows)
 	return err
 }
 
 // prepare makes the genome, the index and the samples.
-func (w *workflow) prepare(dir string, samples int) error {
+func (w *pipeline) prepare(dir string, samples int) error {
 	ready := filepath.Join(dir, "ready")
 	if _, err := os.Stat(ready); err == nil {
 		return nil
@@ -119,11 +119,11 @@ func writeGenome(path string, bases int) error {
 	return errors.Join(out.Flush(), f.Close())
 }
 
-// cost is the time of a workflow, and the CPU time of its tasks, in seconds.
+// cost is the time of a pipeline, and the CPU time of its tasks, in seconds.
 type cost struct{ wall, cpu float64 }
 
-// workflow runs all tasks of a workflow below a directory.
-func (b *benchmark) workflow(w workflow, dir, name, links string, samples int) (cost, error) {
+// pipeline runs all tasks of a pipeline below a directory.
+func (b *benchmark) pipeline(w pipeline, dir, name, links string, samples int) (cost, error) {
 	work := filepath.Join(dir, name)
 	if err := os.RemoveAll(work); err != nil {
 		return cost{}, err
@@ -154,7 +154,7 @@ func (b *benchmark) workflow(w workflow, dir, name, links string, samples int) (
 }
 
 // task runs the script of one sample.
-func (b *benchmark) task(w workflow, dir, at, links, sample string) (time.Duration, error) {
+func (b *benchmark) task(w pipeline, dir, at, links, sample string) (time.Duration, error) {
 	if err := os.MkdirAll(at, 0o777); err != nil {
 		return 0, err
 	}

@@ -56,7 +56,7 @@ func (a *app) blastDBVerify() *cobra.Command {
 				}
 			}
 			if damaged != "" {
-				return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s is damaged", damaged), Way: "if only the copy in memory is damaged, run premix blast evict and premix blast warm; otherwise remove the database and add it again"}
+				return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s is damaged", damaged), HintText: "if only the copy in memory is damaged, run premix blast evict and premix blast warm; otherwise remove the database and add it again"}
 			}
 			return nil
 		},

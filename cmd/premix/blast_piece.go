@@ -137,7 +137,7 @@ func (a *app) pieces(eng pilot.Engine, o pilot.Options, self string, p search.Pi
 	sum, err := a.dispatchTasks(q, eng, o, true)
 	if sum != nil && len(sum.Failures) > 0 {
 		f := sum.Failures[0]
-		return &database.Error{Kind: database.Failed, Message: fmt.Sprintf("part %d of the search failed on %s: %s", f.Task, eng.Name(), f.Error), Way: f.Hint}
+		return &database.Error{Kind: database.Failed, Message: fmt.Sprintf("part %d of the search failed on %s: %s", f.Task, eng.Name(), f.Error), HintText: f.Hint}
 	}
 	return err
 }

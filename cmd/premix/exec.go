@@ -138,7 +138,7 @@ func parseBinds(list []string) ([]bundle.Bind, error) {
 			return nil, wrong
 		}
 		if !filepath.IsAbs(parts[1]) {
-			return nil, &usageError{errors.New("--bind " + text + ": DST is not absolute"), wrong.way}
+			return nil, &usageError{errors.New("--bind " + text + ": DST is not absolute"), wrong.hint}
 		}
 		source, err := filepath.Abs(parts[0])
 		if err == nil {

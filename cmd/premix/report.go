@@ -139,7 +139,7 @@ func (a *app) reportNode() error {
 // pageError reports that the page could not be written.
 func pageError(dir, html string, err error) error {
 	if html == "" {
-		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "name the file with --html FILE", Err: err}
+		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), HintText: "name the file with --html FILE", Err: err}
 	}
 	return &usageError{err, "give a file with --html that you may write"}
 }

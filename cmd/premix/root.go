@@ -22,8 +22,8 @@ import (
 
 // usageError is a mistake in the command line.
 type usageError struct {
-	err error
-	way string
+	err  error
+	hint string
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -31,7 +31,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 // ExitCode implements exit.Coded.
 func (*usageError) ExitCode() exit.Code { return exit.Usage }
 func (e *usageError) Unwrap() error     { return e.err }
-func (e *usageError) Hint() string      { return e.way }
+func (e *usageError) Hint() string      { return e.hint }
 
 // app is the common state of all verbs.
 type app struct {

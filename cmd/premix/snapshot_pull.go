@@ -71,7 +71,7 @@ install software. A snapshot for another kernel, CPU or build of the tool is ref
 			if err != nil {
 				var differs *hotstart.Mismatch
 				if errors.As(err, &differs) {
-					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made on another machine: %v", args[0], err), Way: "premix prepare makes one for this machine"}
+					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made on another machine: %v", args[0], err), HintText: "premix prepare makes one for this machine"}
 				}
 				return err
 			}

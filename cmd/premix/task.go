@@ -111,7 +111,7 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	b.input.Name = "standard input"
 	if file != "-" {
 		if in, err = os.Open(file); err != nil {
-			return nil, &usageError{err, wayCommands}
+			return nil, &usageError{err, hintCommands}
 		}
 		b.input.Name = file
 	}
@@ -166,8 +166,8 @@ func (b *batchFlags) submit(q *queue.Queue, in io.Reader) (*queue.Submitted, err
 	return batch.Commit()
 }
 
-// wayCommands is the hint for a file of commands that cannot be read.
-const wayCommands = "give a file of commands, or - for standard input"
+// hintCommands is the hint for a file of commands that cannot be read.
+const hintCommands = "give a file of commands, or - for standard input"
 
 // check checks the options on the command line, before a directory is made. file is empty
 // if the command line has none.
@@ -178,7 +178,7 @@ func (b *batchFlags) check(file string) error {
 			err = fmt.Errorf("%s is a directory", file)
 		}
 		if err != nil {
-			return &usageError{err, wayCommands}
+			return &usageError{err, hintCommands}
 		}
 	}
 	switch {

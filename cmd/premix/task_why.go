@@ -53,8 +53,8 @@ func writeResult(w io.Writer, x *queue.Explanation) error {
 	for _, l := range x.Stderr {
 		_, err = fmt.Fprintf(w, "    | %s\n", l)
 	}
-	if x.Way != "" {
-		_, err = fmt.Fprintf(w, "  hint: %s\n", x.Way)
+	if x.Hint != "" {
+		_, err = fmt.Fprintf(w, "  hint: %s\n", x.Hint)
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func (c *Config) read(file string) error {
 		}
 		m := assignment().FindStringSubmatch(line)
 		if m == nil {
-			return &Error{Kind: Usage, Reason: fmt.Sprintf("%s:%d: %q is not KEY=VALUE", file, n, line), Way: "only assignments of the client's configuration are read, and nothing else of a shell"}
+			return &Error{Kind: Usage, Reason: fmt.Sprintf("%s:%d: %q is not KEY=VALUE", file, n, line), HintText: "only assignments of the client's configuration are read, and nothing else of a shell"}
 		}
 		c.vars[m[1]] = c.value(m[2])
 	}
@@ -111,7 +111,7 @@ func (c *Config) value(s string) string {
 // ParseProxies parses the form of CVMFS_HTTP_PROXY: groups separated by ";", in each
 // group proxies separated by "|". An empty string means DIRECT.
 func ParseProxies(s string) ([][]string, error) {
-	const way = "write it as in http://squid1:3128|http://squid2:3128;DIRECT"
+	const hint = "write it as in http://squid1:3128|http://squid2:3128;DIRECT"
 	var groups [][]string
 	for g := range strings.SplitSeq(s, ";") {
 		var group []string
@@ -121,13 +121,13 @@ func ParseProxies(s string) ([][]string, error) {
 			}
 			if p != "DIRECT" {
 				if p == "auto" {
-					return nil, &Error{Kind: Cannot, Reason: "a proxy is \"auto\", and proxy auto-configuration is not read here", Way: way}
+					return nil, &Error{Kind: Cannot, Reason: "a proxy is \"auto\", and proxy auto-configuration is not read here", HintText: hint}
 				}
 				if !strings.Contains(p, "://") {
 					p = "http://" + p
 				}
 				if u, err := url.Parse(p); err != nil || u.Host == "" {
-					return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a proxy", p), Way: way}
+					return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a proxy", p), HintText: hint}
 				}
 			}
 			if !slices.Contains(group, p) {

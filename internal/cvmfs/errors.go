@@ -20,10 +20,10 @@ const (
 
 // Error reports a failure to read a repository.
 type Error struct {
-	Kind   Kind
-	Reason string
-	Way    string // the hint; may be empty
-	Err    error  // may be nil
+	Kind     Kind
+	Reason   string
+	HintText string // the hint; may be empty
+	Err      error  // may be nil
 }
 
 func (e *Error) Error() string { return e.Reason }
@@ -31,7 +31,7 @@ func (e *Error) Error() string { return e.Reason }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // ExitCode implements exit.Coded.
 func (e *Error) ExitCode() exit.Code {
@@ -46,6 +46,6 @@ func (e *Error) ExitCode() exit.Code {
 	return exit.Usage
 }
 
-func distrust(way, format string, args ...any) error {
-	return &Error{Kind: Trust, Reason: fmt.Sprintf(format, args...), Way: way}
+func distrust(hint, format string, args ...any) error {
+	return &Error{Kind: Trust, Reason: fmt.Sprintf(format, args...), HintText: hint}
 }

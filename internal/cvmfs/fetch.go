@@ -42,7 +42,7 @@ func newFetcher(servers []string, groups [][]string) (*fetcher, error) {
 	f := &fetcher{servers: servers, groups: groups, clients: map[string]*http.Client{}, bad: map[string]time.Time{}}
 	for _, s := range servers {
 		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not the URL of a server", s), Way: "write it as in http://s1.example.org/cvmfs/@fqrn@"}
+			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not the URL of a server", s), HintText: "write it as in http://s1.example.org/cvmfs/@fqrn@"}
 		}
 	}
 	for _, p := range slices.Concat(groups...) {
@@ -148,9 +148,9 @@ func (f *fetcher) try(ctx context.Context, path string, use func(r io.Reader) er
 			break
 		}
 	}
-	e := &Error{Kind: Origin, Reason: path + ": " + strings.Join(reasons, "; "), Way: "check that the servers can be reached (--server, --http-proxy)", Err: last}
+	e := &Error{Kind: Origin, Reason: path + ": " + strings.Join(reasons, "; "), HintText: "check that the servers can be reached (--server, --http-proxy)", Err: last}
 	if lied {
-		e.Kind, e.Way = Trust, "the servers or a proxy give wrong data: name other ones"
+		e.Kind, e.HintText = Trust, "the servers or a proxy give wrong data: name other ones"
 	}
 	return e
 }

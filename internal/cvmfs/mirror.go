@@ -50,7 +50,7 @@ type linkGroup struct {
 // a part of it.
 func (r *Repository) Mirror(ctx context.Context, e *Entry, dir string, o MirrorOptions) error {
 	if !e.IsDir() {
-		return &Error{Kind: Usage, Reason: fmt.Sprintf("%s in %s is not a directory", e.Path, r.name), Way: "name the directory that has it"}
+		return &Error{Kind: Usage, Reason: fmt.Sprintf("%s in %s is not a directory", e.Path, r.name), HintText: "name the directory that has it"}
 	}
 	if o.Progress == nil {
 		o.Progress = &Progress{}
@@ -125,14 +125,14 @@ func (m *mirror) make(p place) error {
 	case unix.S_IFLNK:
 		target := Expand(p.e.Target, m.o.Variable)
 		if target == "" {
-			return &Error{Kind: Cannot, Reason: fmt.Sprintf("%s is a symlink to %q, of which nothing is left without its variables", p.e.Path, p.e.Target), Way: "set the variable in the environment"}
+			return &Error{Kind: Cannot, Reason: fmt.Sprintf("%s is a symlink to %q, of which nothing is left without its variables", p.e.Path, p.e.Target), HintText: "set the variable in the environment"}
 		}
 		if err := os.Symlink(target, p.to); err != nil {
 			return err
 		}
 	default:
 		if err := unix.Mknod(p.to, p.e.Mode, int(p.e.Size)); errors.Is(err, unix.EPERM) {
-			return &Error{Kind: Cannot, Reason: p.e.Path + " is a device, which only root can make", Way: "import as root", Err: err}
+			return &Error{Kind: Cannot, Reason: p.e.Path + " is a device, which only root can make", HintText: "import as root", Err: err}
 		} else if err != nil {
 			return &os.PathError{Op: "mknod", Path: p.to, Err: err}
 		}

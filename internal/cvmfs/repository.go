@@ -55,7 +55,7 @@ func ParseURL(s string) (name, dir string, err error) {
 	rest, found := strings.CutPrefix(s, "cvmfs://")
 	name, dir, _ = strings.Cut(rest, "/")
 	if !found || !nameForm().MatchString(name) || !strings.Contains(name, ".") {
-		return "", "", &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not the URL of a repository", s), Way: "write it as in cvmfs://data.galaxyproject.org/byhand"}
+		return "", "", &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not the URL of a repository", s), HintText: "write it as in cvmfs://data.galaxyproject.org/byhand"}
 	}
 	if dir = path.Clean("/" + dir); dir == "/" {
 		dir = ""
@@ -79,7 +79,7 @@ func Open(ctx context.Context, o Options) (*Repository, error) {
 		servers = append(servers, fill.Replace(s))
 	}
 	if len(servers) == 0 {
-		return nil, &Error{Kind: Usage, Reason: "there is no server of " + o.Name, Way: "give --server URL, or a configuration with CVMFS_SERVER_URL (--config DIR)"}
+		return nil, &Error{Kind: Usage, Reason: "there is no server of " + o.Name, HintText: "give --server URL, or a configuration with CVMFS_SERVER_URL (--config DIR)"}
 	}
 	if len(o.Proxies) == 0 {
 		o.Proxies = [][]string{{"DIRECT"}}
@@ -107,17 +107,17 @@ func Open(ctx context.Context, o Options) (*Repository, error) {
 
 // verify verifies a manifest, and makes it the repository's.
 func (r *Repository) verify(ctx context.Context, b []byte, w *whitelist) error {
-	const way = "check that the server is the repository's"
+	const hint = "check that the server is the repository's"
 	l, err := openLetter(b)
 	if err != nil {
-		return distrust(way, "the manifest of %s: %v", r.name, err)
+		return distrust(hint, "the manifest of %s: %v", r.name, err)
 	}
 	m, err := parseManifest(l)
 	if err != nil {
-		return distrust(way, "the manifest of %s: %v", r.name, err)
+		return distrust(hint, "the manifest of %s: %v", r.name, err)
 	}
 	if m.Name != r.name {
-		return distrust(way, "the manifest is of another repository: %q instead of %s", m.Name, r.name)
+		return distrust(hint, "the manifest is of another repository: %q instead of %s", m.Name, r.name)
 	}
 	file, err := os.CreateTemp(r.temp, "certificate-")
 	if err != nil {
@@ -161,7 +161,7 @@ func (r *Repository) checkSeen(ctx context.Context, o Options) error {
 	switch _, err := fmt.Fscanf(f, "%d %s\n", &revision, &root); {
 	case err != nil:
 		if st, statErr := f.Stat(); statErr != nil || st.Size() > 0 {
-			return &Error{Kind: Usage, Reason: fmt.Sprintf("%s cannot be read: %v", f.Name(), err), Way: "remove it, if it is damaged"}
+			return &Error{Kind: Usage, Reason: fmt.Sprintf("%s cannot be read: %v", f.Name(), err), HintText: "remove it, if it is damaged"}
 		}
 	case revision > r.manifest.Revision, revision == r.manifest.Revision && root != r.manifest.Root.String():
 		if !o.AllowRollback {

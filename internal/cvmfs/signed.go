@@ -111,36 +111,36 @@ type whitelist struct {
 	fingerprints []string // in lower case, without colons, with the suffix of the algorithm
 }
 
-// wayExpired is the hint for a whitelist that has expired.
-const wayExpired = "check the clock of this machine; the keepers of the repository sign a new whitelist every month"
+// hintExpired is the hint for a whitelist that has expired.
+const hintExpired = "check the clock of this machine; the keepers of the repository sign a new whitelist every month"
 
 // parseWhitelist verifies a whitelist.
 func parseWhitelist(b []byte, name string, keys []*rsa.PublicKey, now time.Time) (*whitelist, error) {
-	const way = "check the master keys (--key), and that the server is the repository's"
+	const hint = "check the master keys (--key), and that the server is the repository's"
 	l, err := openLetter(b)
 	if err != nil {
 		if bytes.Contains(b, []byte("\nVpkcs7\n")) {
 			return nil, &Error{Kind: Cannot, Reason: "the whitelist of " + name + " is signed with PKCS #7, which is not read here"}
 		}
-		return nil, distrust(way, "the whitelist of %s: %v", name, err)
+		return nil, distrust(hint, "the whitelist of %s: %v", name, err)
 	}
 	if !slices.ContainsFunc(keys, func(k *rsa.PublicKey) bool {
 		return rsa.VerifyPKCS1v15(k, 0, []byte(l.hash), l.signature) == nil
 	}) {
-		return nil, distrust(way, "the whitelist of %s is not signed by one of the %d master keys", name, len(keys))
+		return nil, distrust(hint, "the whitelist of %s is not signed by one of the %d master keys", name, len(keys))
 	}
 	w := &whitelist{}
 	if len(l.lines) < 3 || !strings.HasPrefix(l.lines[1], "E") {
-		return nil, distrust(way, "the whitelist of %s has no time of expiry", name)
+		return nil, distrust(hint, "the whitelist of %s has no time of expiry", name)
 	}
 	if w.expires, err = time.Parse("20060102150405", l.lines[1][1:]); err != nil {
-		return nil, distrust(way, "the whitelist of %s: %v", name, err)
+		return nil, distrust(hint, "the whitelist of %s: %v", name, err)
 	}
 	if !now.Before(w.expires) {
-		return nil, distrust(wayExpired, "the whitelist of %s has expired at %s", name, w.expires.Format(time.RFC3339))
+		return nil, distrust(hintExpired, "the whitelist of %s has expired at %s", name, w.expires.Format(time.RFC3339))
 	}
 	if l.lines[2] != "N"+name {
-		return nil, distrust(way, "the whitelist is of another repository: %q instead of %s", strings.TrimPrefix(l.lines[2], "N"), name)
+		return nil, distrust(hint, "the whitelist is of another repository: %q instead of %s", strings.TrimPrefix(l.lines[2], "N"), name)
 	}
 	for _, line := range l.lines[3:] {
 		if line == "Vpkcs7" || line == "Wcachain" {
@@ -164,17 +164,17 @@ func (w *whitelist) permits(der []byte) bool {
 
 // checkManifest verifies the signature of a manifest with a certificate of the whitelist.
 func checkManifest(l *letter, w *whitelist, certificate []byte, name string) error {
-	const way = "check that the server is the repository's"
+	const hint = "check that the server is the repository's"
 	block, _ := pem.Decode(certificate)
 	if block == nil {
-		return distrust(way, "the certificate of %s is not in PEM", name)
+		return distrust(hint, "the certificate of %s is not in PEM", name)
 	}
 	if !w.permits(block.Bytes) {
-		return distrust(way, "the certificate of %s is not in its whitelist", name)
+		return distrust(hint, "the certificate of %s is not in its whitelist", name)
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return distrust(way, "the certificate of %s: %v", name, err)
+		return distrust(hint, "the certificate of %s: %v", name, err)
 	}
 	key, ok := c.PublicKey.(*rsa.PublicKey)
 	if !ok {
@@ -182,26 +182,26 @@ func checkManifest(l *letter, w *whitelist, certificate []byte, name string) err
 	}
 	sum := sha1.Sum([]byte(l.hash))
 	if err := rsa.VerifyPKCS1v15(key, crypto.SHA1, sum[:], l.signature); err != nil {
-		return distrust(way, "the manifest of %s is not signed by its certificate", name)
+		return distrust(hint, "the manifest of %s is not signed by its certificate", name)
 	}
 	return nil
 }
 
 // readKeys reads master keys from files and from the files *.pub of directories.
 func readKeys(paths []string) ([]*rsa.PublicKey, error) {
-	const way = "give a file with a public key in PEM, or a directory of files NAME.pub, with --key"
+	const hint = "give a file with a public key in PEM, or a directory of files NAME.pub, with --key"
 	var keys []*rsa.PublicKey
 	for _, path := range paths {
 		files := []string{path}
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			if files, err = filepath.Glob(filepath.Join(path, "*.pub")); err != nil {
-				return nil, &Error{Kind: Usage, Reason: err.Error(), Way: way, Err: err}
+				return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: hint, Err: err}
 			}
 		}
 		for _, file := range files {
 			b, err := os.ReadFile(file)
 			if err != nil {
-				return nil, &Error{Kind: Usage, Reason: err.Error(), Way: way, Err: err}
+				return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: hint, Err: err}
 			}
 			found := false
 			for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
@@ -211,12 +211,12 @@ func readKeys(paths []string) ([]*rsa.PublicKey, error) {
 				}
 			}
 			if !found {
-				return nil, &Error{Kind: Usage, Reason: file + " has no RSA public key", Way: way}
+				return nil, &Error{Kind: Usage, Reason: file + " has no RSA public key", HintText: hint}
 			}
 		}
 	}
 	if len(keys) == 0 {
-		return nil, &Error{Kind: Usage, Reason: "there is no master key", Way: way}
+		return nil, &Error{Kind: Usage, Reason: "there is no master key", HintText: hint}
 	}
 	return keys, nil
 }

@@ -78,14 +78,14 @@ type Result struct {
 
 // Error is a demonstration that could not be done, or that did not succeed.
 type Error struct {
-	Reason, Way string
-	Code        exit.Code
+	Reason, HintText string
+	Code             exit.Code
 }
 
 func (e *Error) Error() string { return e.Reason }
 
 // Hint implements the interface of errors with a hint.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // ExitCode implements exit.Coded.
 func (e *Error) ExitCode() exit.Code { return e.Code }

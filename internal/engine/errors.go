@@ -15,10 +15,10 @@ import (
 // premix, it is not empty, it holds another run, or this user cannot read or
 // write it.
 type DirError struct {
-	Dir    string
-	Reason string
-	Way    string
-	Err    error // error of the system; nil if there was no system call
+	Dir      string
+	Reason   string
+	HintText string
+	Err      error // error of the system; nil if there was no system call
 }
 
 func (e *DirError) Error() string { return fmt.Sprintf("run directory %s %s", e.Dir, e.Reason) }
@@ -29,7 +29,7 @@ func (*DirError) ExitCode() exit.Code { return exit.Directory }
 func (e *DirError) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *DirError) Hint() string { return e.Way }
+func (e *DirError) Hint() string { return e.HintText }
 
 // MakeDir makes a run directory if it is missing. It refuses one whose owner is not trusted.
 // It refuses one to root also if another user could lead root elsewhere by changing names; see
@@ -48,23 +48,23 @@ func MakeDir(dir string) error {
 // another directory helps, or room in this one.
 var mendable = []struct {
 	errno unix.Errno
-	way   string
+	hint  string
 }{
-	{unix.EACCES, wayElsewhere},
-	{unix.EPERM, wayElsewhere},
-	{unix.EROFS, wayElsewhere},
-	{unix.ENOTDIR, wayElsewhere},
-	{unix.ENOENT, wayElsewhere}, // of mkdir in /proc, or below a directory that is gone
-	{unix.EEXIST, wayElsewhere},
-	{unix.ENAMETOOLONG, wayElsewhere},
-	{unix.ENOSPC, wayRoom},
-	{unix.EDQUOT, wayRoom},
+	{unix.EACCES, hintOtherDir},
+	{unix.EPERM, hintOtherDir},
+	{unix.EROFS, hintOtherDir},
+	{unix.ENOTDIR, hintOtherDir},
+	{unix.ENOENT, hintOtherDir}, // of mkdir in /proc, or below a directory that is gone
+	{unix.EEXIST, hintOtherDir},
+	{unix.ENAMETOOLONG, hintOtherDir},
+	{unix.ENOSPC, hintFreeSpace},
+	{unix.EDQUOT, hintFreeSpace},
 }
 
 const (
-	wayElsewhere = "give a directory in which you may write"
-	wayOwn       = "work in a directory of your own, or as the user whose directory it is (root in a container: start it with --user UID:GID)"
-	wayRoom      = "make room on its disk, or give a directory on another one"
+	hintOtherDir  = "give a directory in which you may write"
+	hintOwner     = "work in a directory of your own, or as the user whose directory it is (root in a container: start it with --user UID:GID)"
+	hintFreeSpace = "make room on its disk, or give a directory on another one"
 )
 
 // dirError turns an error of the system about a run directory into a *DirError, where
@@ -76,11 +76,11 @@ func dirError(dir string, err error) error {
 	}
 	var foreign *owner.Error
 	if errors.As(err, &foreign) {
-		return &DirError{Dir: dir, Reason: fmt.Sprintf("is not for this user: %v", foreign), Way: wayOwn, Err: err}
+		return &DirError{Dir: dir, Reason: fmt.Sprintf("is not for this user: %v", foreign), HintText: hintOwner, Err: err}
 	}
 	for _, m := range mendable {
 		if errors.Is(err, m.errno) {
-			return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be used: %v", err), Way: m.way, Err: err}
+			return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be used: %v", err), HintText: m.hint, Err: err}
 		}
 	}
 	return err
@@ -88,15 +88,15 @@ func dirError(dir string, err error) error {
 
 // OutputError reports that a declared output is not valid.
 type OutputError struct {
-	Name   string // the output's name in the recipe
-	Reason string
-	Way    string
+	Name     string // the output's name in the recipe
+	Reason   string
+	HintText string
 }
 
 func (e *OutputError) Error() string { return fmt.Sprintf("output %s: %s", e.Name, e.Reason) }
 
 // Hint returns the hint for the user.
-func (e *OutputError) Hint() string { return e.Way }
+func (e *OutputError) Hint() string { return e.HintText }
 
 // DirectoryError returns err as a *DirError if a user can do something about it, for example
 // grant a missing right. It returns other errors unchanged.

@@ -17,7 +17,7 @@ import (
 // since every format with a header (SAM, BAM, VCF) has at least the header.
 func Check(work string, outputs []recipe.Output) error {
 	for _, o := range outputs {
-		fail := func(reason, way string) error { return &OutputError{Name: o.Name, Reason: reason, Way: way} }
+		fail := func(reason, hint string) error { return &OutputError{Name: o.Name, Reason: reason, HintText: hint} }
 		info, err := os.Lstat(filepath.Join(work, filepath.FromSlash(o.From)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -246,7 +246,7 @@ func readPlan(dir string, f func(h *Header, length int64, rest io.Reader) (whole
 	path := filepath.Join(dir, StateDir, PlanFile)
 	file, err := owner.OpenOthers(path)
 	if errors.Is(err, fs.ErrPermission) {
-		return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}
+		return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), HintText: "ask its owner to let you read it", Err: err}
 	}
 	if err != nil {
 		return err
@@ -267,7 +267,7 @@ func readPlan(dir string, f func(h *Header, length int64, rest io.Reader) (whole
 		}
 	}
 	if !whole {
-		return &DirError{Dir: dir, Reason: "has a damaged plan (" + path + ")", Way: "give another directory with --out, or remove this one"}
+		return &DirError{Dir: dir, Reason: "has a damaged plan (" + path + ")", HintText: "give another directory with --out, or remove this one"}
 	}
 	return nil
 }

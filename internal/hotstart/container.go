@@ -58,13 +58,13 @@ func OpenImage(digest string, im *image.Image, root, bundles string) (*Image, er
 func NoContainers() error {
 	if os.Geteuid() != 0 {
 		return &Unavailable{Kind: Cold, Reason: "the recipe names an image, and only root can run a tool in a container",
-			Way: "run premix as root or through sudo, or install the tool and remove `image` from the recipe"}
+			HintText: "run premix as root or through sudo, or install the tool and remove `image` from the recipe"}
 	}
 	if err := bundle.Possible(); err != nil {
 		u := &Unavailable{Kind: Cold, Reason: "the recipe names an image: " + err.Error()}
 		var known *image.Error
 		if errors.As(err, &known) {
-			u.Way = known.Way
+			u.HintText = known.HintText
 		}
 		return u
 	}

@@ -66,7 +66,7 @@ func Doctor(ctx context.Context) []Check {
 func howToContain(err error) string {
 	var known *image.Error
 	if errors.As(err, &known) && os.Geteuid() == 0 {
-		return known.Way
+		return known.HintText
 	}
 	return "run premix as root or through sudo, and install runc: sudo apt-get install -y --no-install-recommends runc"
 }

@@ -124,8 +124,8 @@ func (p *preparation) explicit() error {
 	}
 	u := &Unavailable{Kind: Hot, Reason: err.Error()}
 	errors.As(err, &u)
-	if u.Way == "" {
-		u.Way = "use --start auto, which starts cold where a hot start is impossible"
+	if u.HintText == "" {
+		u.HintText = "use --start auto, which starts cold where a hot start is impossible"
 	}
 	return u
 }
@@ -289,7 +289,7 @@ func (p *preparation) use(snap *Snapshot) {
 // hot finds or makes a snapshot, and proves it.
 func (p *preparation) hot() error {
 	if p.host.noHot != "" {
-		return &Unavailable{Kind: Hot, Reason: p.host.noHot, Way: p.host.hint}
+		return &Unavailable{Kind: Hot, Reason: p.host.noHot, HintText: p.host.hint}
 	}
 	if p.find() == nil {
 		var early *ahead
@@ -560,7 +560,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 		return nil, errors.Join(&changedMeanwhile{path, 0}, snap.Remove())
 	}
 	if errors.As(err, &depends) && p.remember(snap, looks, depends.text) == nil {
-		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Way: p.trustHint()}
+		return nil, &Unavailable{Kind: Hot, Reason: depends.text, HintText: p.trustHint()}
 	}
 	if err != nil {
 		return nil, errors.Join(p.noRoom(err), snap.Remove())
@@ -612,7 +612,7 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	}
 	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
 		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size, which would show that the size does not matter", strings.Join(snap.Early, ", "), p.alike[0]),
-			Way: "let the first sample, or the recipe's probe, be a file of several records or lines"}
+			HintText: "let the first sample, or the recipe's probe, be a file of several records or lines"}
 	}
 	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
 		return err

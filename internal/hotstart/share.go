@@ -58,7 +58,7 @@ func (fp Fingerprint) CheckHost() error {
 func CanTrace() (hint string, err error) {
 	h := probeHost()
 	if h.noHot != "" {
-		return h.hint, &Unavailable{Kind: Hot, Reason: h.noHot, Way: h.hint}
+		return h.hint, &Unavailable{Kind: Hot, Reason: h.noHot, HintText: h.hint}
 	}
 	return "", nil
 }

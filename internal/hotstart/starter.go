@@ -31,9 +31,9 @@ type Options struct {
 
 // Unavailable is the error for a kind of start that is impossible.
 type Unavailable struct {
-	Kind   Kind
-	Reason string
-	Way    string // the hint; may be empty
+	Kind     Kind
+	Reason   string
+	HintText string // the hint; may be empty
 }
 
 func (e *Unavailable) Error() string {
@@ -44,7 +44,7 @@ func (e *Unavailable) Error() string {
 func (*Unavailable) ExitCode() exit.Code { return exit.Unavailable }
 
 // Hint returns the hint for the user.
-func (e *Unavailable) Hint() string { return e.Way }
+func (e *Unavailable) Hint() string { return e.HintText }
 
 // Starter starts the tasks of one Spec.
 type Starter struct {
@@ -224,7 +224,7 @@ func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	}
 	d := s.quarantined()
 	if s.opt.Start != Auto && d == nil {
-		return nil, &Unavailable{Kind: kind, Reason: err.Error(), Way: "let premix fall back with --start auto"}
+		return nil, &Unavailable{Kind: kind, Reason: err.Error(), HintText: "let premix fall back with --start auto"}
 	}
 	if err := emptyDir(t.Dir); err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func (a *adder) image(ctx context.Context, src *source, name tree.Ref) (*Added, 
 		return nil, err
 	}
 	if os := config.OS; os != "" && os != "linux" {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("the image is for %s", os), Way: "premix only supports images for linux"}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("the image is for %s", os), HintText: "premix only supports images for linux"}
 	}
 	r := &Record{
 		Format: RecordFormat, Config: sum(src.config), OS: "linux", Architecture: config.Architecture, Variant: config.Variant,
@@ -150,7 +150,7 @@ func (a *adder) image(ctx context.Context, src *source, name tree.Ref) (*Added, 
 	}
 	if !same {
 		if os.Geteuid() != 0 {
-			return nil, &Error{Kind: Unavailable, Reason: "only root can unpack the layers of an image, with their owners, devices and capabilities", Way: "sudo premix image add ..., or add a directory that is unpacked already"}
+			return nil, &Error{Kind: Unavailable, Reason: "only root can unpack the layers of an image, with their owners, devices and capabilities", HintText: "sudo premix image add ..., or add a directory that is unpacked already"}
 		}
 		if unpacked, err = a.unpack(ctx, src, name, r); err != nil {
 			return nil, err
@@ -399,7 +399,7 @@ func (a *adder) tag(ctx context.Context, ref tree.Ref, d object.Digest) error {
 		return err
 	}
 	if !whole {
-		return &store.DamageError{What: "tree " + d.Short(), Reason: "it was removed while the image was being added", Way: "add the image again"}
+		return &store.DamageError{What: "tree " + d.Short(), Reason: "it was removed while the image was being added", HintText: "add the image again"}
 	}
 	_, err = a.w.Tag(ctx, store.TagOptions{Ref: ref, Tree: d, Key: a.o.Key})
 	return err

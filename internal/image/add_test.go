@@ -582,7 +582,7 @@ func TestDamaged(t *testing.T) {
 			}
 			_, err := Add(t.Context(), s, c.source(t), &tree.Ref{Name: "x", Tag: "1"}, o)
 			var known *Error
-			if !errors.As(err, &known) || known.Kind != c.kind || !strings.Contains(err.Error()+known.Way, c.says) {
+			if !errors.As(err, &known) || known.Kind != c.kind || !strings.Contains(err.Error()+known.HintText, c.says) {
 				t.Errorf("%v, want kind %d that says %q", err, c.kind, c.says)
 			}
 			if list, err := List(s); err != nil || len(list) != 0 {
@@ -648,20 +648,20 @@ func TestNoImage(t *testing.T) {
 		{"docker-archive:list.tar", "list.tar is not an archive of docker save: its manifest lists no image", save},
 		{"docker-archive:word.tar", "word.tar is not an archive of docker save: ", save},
 		{"docker-archive:named.tar:tools/two:1", "there is no image tools/two:1 in named.tar", "there are: tools/one:1"},
-		{"docker-archive:nothing", "stat nothing: ", sourceWay},
+		{"docker-archive:nothing", "stat nothing: ", sourceHint},
 		{"oci:root", "root is not an OCI layout: ", "dir:root adds the directory as it is"},
 		{"oci:void", "void is not an OCI layout: ", "docker-archive:void adds an archive of docker save"},
-		{"oci:nothing", "nothing is not an OCI layout: ", sourceWay},
-		{"oci:blank", "blank is not an OCI layout: its index.json: ", layoutWay},
-		{"oci:word", "word is not an OCI layout: its index.json: ", layoutWay},
-		{"oci:none", "there is no image in the layout", layoutWay},
+		{"oci:nothing", "nothing is not an OCI layout: ", sourceHint},
+		{"oci:blank", "blank is not an OCI layout: its index.json: ", layoutHint},
+		{"oci:word", "word is not an OCI layout: its index.json: ", layoutHint},
+		{"oci:none", "there is no image in the layout", layoutHint},
 		{"oci:none:x", "there is no image x in the layout", "index.json of the layout lists them"},
-		{"dir:void", "void is not a directory", sourceWay},
+		{"dir:void", "void is not a directory", sourceHint},
 		{"./void", "./void is a file", "docker-archive:./void adds an archive of docker save"},
 	} {
 		_, err := find(t.Context(), c.source, v1.Platform{OS: "linux", Architecture: "amd64"})
 		var known *Error
-		if !errors.As(err, &known) || known.Kind != Usage || !strings.HasPrefix(known.Reason, c.reason) || !strings.HasPrefix(known.Way, c.way) {
+		if !errors.As(err, &known) || known.Kind != Usage || !strings.HasPrefix(known.Reason, c.reason) || !strings.HasPrefix(known.HintText, c.way) {
 			t.Errorf("%s: %#v", c.source, err)
 		}
 	}

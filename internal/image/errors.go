@@ -25,10 +25,10 @@ const (
 
 // Error reports a failure to add, find or run an image.
 type Error struct {
-	Kind   Kind
-	Reason string
-	Way    string
-	Err    error // may be nil
+	Kind     Kind
+	Reason   string
+	HintText string
+	Err      error // may be nil
 }
 
 func (e *Error) Error() string { return e.Reason }
@@ -50,7 +50,7 @@ func (e *Error) ExitCode() exit.Code {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // explain converts an error about a part of an image.
 func explain(what string, err error) error {

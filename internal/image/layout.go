@@ -27,7 +27,7 @@ type ociLayout struct {
 // openLayout opens a layout, and reads its index.
 func openLayout(dir string) (*ociLayout, *v1.IndexManifest, error) {
 	notLayout := func(err error) (*ociLayout, *v1.IndexManifest, error) {
-		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: %v", dir, err), HintText: notLayoutHint(dir), Err: err}
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func openLayout(dir string) (*ociLayout, *v1.IndexManifest, error) {
 	index, err := v1.ParseIndexManifest(bytes.NewReader(content))
 	if err != nil {
 		root.Close()
-		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: its index.json: %v", dir, err), HintText: layoutHint, Err: err}
 	}
 	return l, index, nil
 }
@@ -68,7 +68,7 @@ const linkMost = 4096
 func (l *ociLayout) open(d v1.Descriptor) (io.ReadCloser, error) {
 	const dir = "blobs/sha256"
 	if d.Digest.Algorithm != "sha256" {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the digest %s is not a SHA-256", d.Digest), Way: "build the image again with another tool"}
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the digest %s is not a SHA-256", d.Digest), HintText: "build the image again with another tool"}
 	}
 	f, err := l.openFile(path.Join(dir, d.Digest.Hex))
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *ociLayout) openFile(name string) (*os.File, error) {
 		return nil, l.explain(err)
 	}
 	if !st.Mode().IsRegular() {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s in %s is not a regular file", name, l.dir), Way: "build or fetch the image again"}
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s in %s is not a regular file", name, l.dir), HintText: "build or fetch the image again"}
 	}
 	f, err := l.root.Open(name)
 	return f, l.explain(err)
@@ -115,7 +115,7 @@ func (l *ociLayout) explain(err error) error {
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return err
 	}
-	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", l.dir, err), Way: "blobs may be links within the layout, and not to other places: copy the files there, as with cp -rL", Err: err}
+	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", l.dir, err), HintText: "blobs may be links within the layout, and not to other places: copy the files there, as with cp -rL", Err: err}
 }
 
 // blob reads a small blob, and compares it with its digest.

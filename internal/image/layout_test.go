@@ -81,7 +81,7 @@ func TestLayoutLinksOut(t *testing.T) {
 	} {
 		_, err := find(t.Context(), "oci:"+linked(t, plain, link), v1.Platform{OS: "linux", Architecture: "amd64"})
 		var known *Error
-		if !errors.As(err, &known) || known.Kind != Damaged || known.Way == "" {
+		if !errors.As(err, &known) || known.Kind != Damaged || known.HintText == "" {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}

@@ -47,11 +47,11 @@ func List(s *store.Store) ([]Listed, error) {
 // it names a tree by digest, or it belongs to an image.
 func CheckLoose(s *store.Store, ref tree.Ref) error {
 	if ref.Tag == "" {
-		return &Error{Kind: Usage, Reason: ref.String() + " names a tree by its digest", Way: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
+		return &Error{Kind: Usage, Reason: ref.String() + " names a tree by its digest", HintText: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
 	}
 	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
 		if strings.HasPrefix(ref.Name, p) {
-			return &Error{Kind: Usage, Reason: ref.String() + " belongs to an image", Way: "premix image ls lists the images, premix image rm removes one"}
+			return &Error{Kind: Usage, Reason: ref.String() + " belongs to an image", HintText: "premix image ls lists the images, premix image rm removes one"}
 		}
 	}
 	if _, err := s.Resolve(ref); err != nil {
@@ -62,7 +62,7 @@ func CheckLoose(s *store.Store, ref tree.Ref) error {
 	if errors.As(err, &use) {
 		return nil
 	}
-	return &Error{Kind: Usage, Reason: ref.String() + " is the root of an image", Way: "premix image rm " + ref.String() + " removes the image", Err: err}
+	return &Error{Kind: Usage, Reason: ref.String() + " is the root of an image", HintText: "premix image rm " + ref.String() + " removes the image", Err: err}
 }
 
 // Removed is the result of removing an image.
@@ -85,7 +85,7 @@ func Remove(ctx context.Context, s *store.Store, ref tree.Ref) (*Removed, error)
 		return nil, err
 	}
 	if !was {
-		return nil, &Error{Kind: Usage, Reason: "the store " + s.Dir() + " has no image " + ref.String(), Way: "premix image ls --store " + s.Dir() + " lists its images"}
+		return nil, &Error{Kind: Usage, Reason: "the store " + s.Dir() + " has no image " + ref.String(), HintText: "premix image ls --store " + s.Dir() + " lists its images"}
 	}
 	if _, err := s.Untag(ctx, ref); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func Remove(ctx context.Context, s *store.Store, ref tree.Ref) (*Removed, error)
 		}
 	}
 	if damaged != nil {
-		return nil, &Error{Kind: Damaged, Reason: ref.String() + " is removed, but its layers stay: another image cannot be read: " + damaged.Error(), Way: "premix image ls names it: add that image again, or remove it", Err: damaged}
+		return nil, &Error{Kind: Damaged, Reason: ref.String() + " is removed, but its layers stay: another image cannot be read: " + damaged.Error(), HintText: "premix image ls names it: add that image again, or remove it", Err: damaged}
 	}
 	refs, err := s.Tags()
 	if err != nil {

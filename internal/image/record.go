@@ -159,13 +159,13 @@ func read(file func(name string) ([]byte, error)) (*Image, error) {
 }
 
 func notRecord(why string) error {
-	return &Error{Kind: Damaged, Reason: "it is not a record of an image that this premix can read: " + why, Way: "add the image again, with this premix"}
+	return &Error{Kind: Damaged, Reason: "it is not a record of an image that this premix can read: " + why, HintText: "add the image again, with this premix"}
 }
 
 func parseConfig(content []byte) (*v1.ConfigFile, error) {
 	var c v1.ConfigFile
 	if err := json.Unmarshal(content, &c); err != nil {
-		return nil, &Error{Kind: Damaged, Reason: "the image's configuration is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		return nil, &Error{Kind: Damaged, Reason: "the image's configuration is not valid in OCI: " + err.Error(), HintText: "build or fetch the image again", Err: err}
 	}
 	return &c, nil
 }

@@ -67,23 +67,23 @@ func find(ctx context.Context, where string, platform v1.Platform) (*source, err
 	switch {
 	case err == nil && st.IsDir():
 		if _, err := os.Stat(filepath.Join(where, "oci-layout")); err == nil {
-			return nil, &Error{Kind: Usage, Reason: where + " is an OCI layout, not a root", Way: "oci:" + where + " adds the image in it, dir:" + where + " the directory as it is"}
+			return nil, &Error{Kind: Usage, Reason: where + " is an OCI layout, not a root", HintText: "oci:" + where + " adds the image in it, dir:" + where + " the directory as it is"}
 		}
 		return findDir(where)
 	case err == nil:
-		return nil, &Error{Kind: Usage, Reason: where + " is a file", Way: "docker-archive:" + where + " adds an archive of docker save"}
+		return nil, &Error{Kind: Usage, Reason: where + " is a file", HintText: "docker-archive:" + where + " adds an archive of docker save"}
 	case strings.HasPrefix(where, "/") || strings.HasPrefix(where, "."):
-		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: sourceHint, Err: err}
 	}
 	return findRemote(ctx, where, platform)
 }
 
-const sourceWay = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/NAME:TAG, or a directory"
+const sourceHint = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/NAME:TAG, or a directory"
 
-const saveWay = "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first"
+const saveHint = "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first"
 
-// dirWay returns the hint for adding a directory.
-func dirWay(dir string) string {
+// dirHint returns the hint for adding a directory.
+func dirHint(dir string) string {
 	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err == nil {
 		return "it is an OCI layout: oci:" + dir + " adds the image in it"
 	}
@@ -96,7 +96,7 @@ func findDir(dir string) (*source, error) {
 		err = fmt.Errorf("%s is not a directory", dir)
 	}
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: sourceHint, Err: err}
 	}
 	return &source{dir: dir}, nil
 }
@@ -144,15 +144,15 @@ func splitName(where string) (path, name string) {
 	return where, ""
 }
 
-const layoutWay = "skopeo copy docker://NAME:TAG oci:DIR writes one"
+const layoutHint = "skopeo copy docker://NAME:TAG oci:DIR writes one"
 
-// notLayoutWay returns the hint for a path that is not a layout.
-func notLayoutWay(path string) string {
+// notLayoutHint returns the hint for a path that is not a layout.
+func notLayoutHint(path string) string {
 	switch st, err := os.Stat(path); {
 	case err != nil:
-		return sourceWay
+		return sourceHint
 	case st.IsDir():
-		return dirWay(path)
+		return dirHint(path)
 	}
 	return "docker-archive:" + path + " adds an archive of docker save"
 }
@@ -206,17 +206,17 @@ func choose(l *ociLayout, m *v1.IndexManifest, platform v1.Platform, pick string
 	}
 	switch {
 	case len(all) == 0 && pick == "":
-		return nil, &Error{Kind: Usage, Reason: "there is no image in the layout", Way: layoutWay}
+		return nil, &Error{Kind: Usage, Reason: "there is no image in the layout", HintText: layoutHint}
 	case len(all) == 0:
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), HintText: "index.json of the layout lists them"}
 	case len(fits) == 0:
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), Way: "name one with --platform: " + strings.Join(has, ", ")}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), HintText: "name one with --platform: " + strings.Join(has, ", ")}
 	case len(fits) > 1:
 		var names []string
 		for _, d := range fits {
 			names = append(names, cmpOr(d.Annotations[refAnnotation], d.Digest.String()))
 		}
-		return nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), Way: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
+		return nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), HintText: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
 	}
 	d := fits[0]
 	if d.MediaType.IsIndex() {
@@ -226,7 +226,7 @@ func choose(l *ociLayout, m *v1.IndexManifest, platform v1.Platform, pick string
 		}
 		sub, err := v1.ParseIndexManifest(bytes.NewReader(content))
 		if err != nil {
-			return nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+			return nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), HintText: "build or fetch the image again", Err: err}
 		}
 		inner, err := choose(l, sub, platform, "")
 		if err == nil && inner.Annotations[refAnnotation] == "" {
@@ -275,7 +275,7 @@ func fromManifest(manifest []byte, config func(v1.Descriptor) ([]byte, error), o
 	s := &source{manifest: manifest}
 	m, err := v1.ParseManifest(bytes.NewReader(manifest))
 	if err != nil {
-		return nil, &Error{Kind: Damaged, Reason: "the manifest is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		return nil, &Error{Kind: Damaged, Reason: "the manifest is not valid in OCI: " + err.Error(), HintText: "build or fetch the image again", Err: err}
 	}
 	if s.config, err = config(m.Config); err != nil {
 		return nil, err
@@ -298,12 +298,12 @@ func diffIDs(config []byte, n int) ([]string, error) {
 		return nil, err
 	}
 	if len(c.RootFS.DiffIDs) != n {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration lists %d", n, len(c.RootFS.DiffIDs)), Way: "build or fetch the image again"}
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration lists %d", n, len(c.RootFS.DiffIDs)), HintText: "build or fetch the image again"}
 	}
 	var ids []string
 	for _, h := range c.RootFS.DiffIDs {
 		if raw, err := hex.DecodeString(h.Hex); h.Algorithm != "sha256" || err != nil || len(raw) != sha256.Size {
-			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is not a SHA-256", h), Way: "build the image again with another tool"}
+			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is not a SHA-256", h), HintText: "build the image again with another tool"}
 		}
 		ids = append(ids, h.String())
 	}
@@ -324,7 +324,7 @@ func sum(content []byte) string {
 }
 
 func wrongDigest(what, want, got string) error {
-	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s does not match its digest: it has %s instead of %s", what, got, want), Way: "nothing was added; build or fetch the image again"}
+	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s does not match its digest: it has %s instead of %s", what, got, want), HintText: "nothing was added; build or fetch the image again"}
 }
 
 // findArchive finds the image in FILE or FILE:NAME of docker save.
@@ -333,13 +333,13 @@ func findArchive(where string) (*source, error) {
 	st, err := os.Stat(file)
 	switch {
 	case err != nil:
-		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: sourceHint, Err: err}
 	case st.IsDir():
-		return nil, &Error{Kind: Usage, Reason: file + " is a directory", Way: dirWay(file)}
+		return nil, &Error{Kind: Usage, Reason: file + " is a directory", HintText: dirHint(file)}
 	case !st.Mode().IsRegular(): // other files could be read only once
-		return nil, &Error{Kind: Usage, Reason: file + " is not a regular file", Way: saveWay}
+		return nil, &Error{Kind: Usage, Reason: file + " is not a regular file", HintText: saveHint}
 	case st.Size() == 0:
-		return nil, &Error{Kind: Usage, Reason: file + " is empty", Way: saveWay}
+		return nil, &Error{Kind: Usage, Reason: file + " is empty", HintText: saveHint}
 	}
 	opener := func() (io.ReadCloser, error) { return os.Open(file) }
 	list, err := tarball.LoadManifest(opener)
@@ -347,7 +347,7 @@ func findArchive(where string) (*source, error) {
 		err = errors.New("its manifest lists no image")
 	}
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an archive of docker save: %v", file, err), Way: saveWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an archive of docker save: %v", file, err), HintText: saveHint, Err: err}
 	}
 	var tags []string
 	for _, d := range list {
@@ -358,21 +358,21 @@ func findArchive(where string) (*source, error) {
 	case pick != "":
 		t, err := name.NewTag(pick)
 		if err != nil {
-			return nil, &Error{Kind: Usage, Reason: err.Error(), Way: "docker-archive:FILE:NAME:TAG", Err: err}
+			return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: "docker-archive:FILE:NAME:TAG", Err: err}
 		}
 		tag = &t
 		if !slices.ContainsFunc(tags, func(s string) bool {
 			has, err := name.NewTag(s)
 			return err == nil && has.Name() == t.Name()
 		}) {
-			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in %s", pick, file), Way: "there are: " + cmpOr(strings.Join(tags, ", "), "none with a name; docker-archive:"+file+" adds one")}
+			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in %s", pick, file), HintText: "there are: " + cmpOr(strings.Join(tags, ", "), "none with a name; docker-archive:"+file+" adds one")}
 		}
 	case len(list) > 1:
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there are several images in %s: %s", file, strings.Join(tags, ", ")), Way: "name one: docker-archive:" + file + ":NAME:TAG"}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there are several images in %s: %s", file, strings.Join(tags, ", ")), HintText: "name one: docker-archive:" + file + ":NAME:TAG"}
 	}
 	im, err := tarball.Image(opener, tag)
 	if err != nil {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", file, err), Way: "docker save it again", Err: err}
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", file, err), HintText: "docker save it again", Err: err}
 	}
 	s := &source{}
 	if s.config, err = im.RawConfigFile(); err != nil {
@@ -401,14 +401,14 @@ func findArchive(where string) (*source, error) {
 func findRemote(ctx context.Context, where string, platform v1.Platform) (*source, error) {
 	ref, err := name.ParseReference(where)
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: sourceHint, Err: err}
 	}
 	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
 	if err != nil {
 		err = RemoteError(ctx, ref.String(), err)
 		var known *Error
 		if errors.As(err, &known) && known.Kind == Unreachable && !strings.Contains(where, ":") {
-			known.Way += "; a source in a directory is written with ./ or dir:"
+			known.HintText += "; a source in a directory is written with ./ or dir:"
 		}
 		return nil, err
 	}
@@ -462,16 +462,16 @@ func RemoteError(ctx context.Context, what string, err error) error {
 		return cause
 	}
 	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", what, err), Err: err,
-		Way: "check that the registry can be reached"}
+		HintText: "check that the registry can be reached"}
 	var answer *transport.Error
 	if errors.As(err, &answer) {
 		switch {
 		case answer.StatusCode == 401 || answer.StatusCode == 403:
-			e.Way = "log in as for docker: credentials are taken from ~/.docker/config.json"
+			e.HintText = "log in as for docker: credentials are taken from ~/.docker/config.json"
 		case answer.StatusCode == 429:
-			e.Way = "the registry limits requests: log in, or wait"
+			e.HintText = "the registry limits requests: log in, or wait"
 		case answer.StatusCode == 404:
-			e.Kind, e.Way = Usage, "the registry does not have it: check name and tag"
+			e.Kind, e.HintText = Usage, "the registry does not have it: check name and tag"
 		}
 	}
 	return e
@@ -484,7 +484,7 @@ func parsePlatform(s string) (v1.Platform, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a platform", s), Way: "write it as in linux/amd64 or linux/arm64/v8"}
+		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a platform", s), HintText: "write it as in linux/amd64 or linux/arm64/v8"}
 	}
 	p := v1.Platform{OS: parts[0], Architecture: parts[1]}
 	if len(parts) == 3 {
@@ -497,20 +497,20 @@ func parsePlatform(s string) (v1.Platform, error) {
 func reference(given *tree.Ref, own string) (tree.Ref, error) {
 	if given == nil {
 		if own == "" {
-			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", Way: "give it a name: premix image add SOURCE NAME:TAG"}
+			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", HintText: "give it a name: premix image add SOURCE NAME:TAG"}
 		}
 		ref, err := tree.ParseRef(own)
 		if err != nil {
-			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name is not valid here: %v", err), Way: "give it a name: premix image add SOURCE NAME:TAG", Err: err}
+			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name is not valid here: %v", err), HintText: "give it a name: premix image add SOURCE NAME:TAG", Err: err}
 		}
 		given = &ref
 	}
 	if given.Tag == "" {
-		return tree.Ref{}, &Error{Kind: Usage, Reason: given.String() + " names a digest", Way: "name a tag: " + given.Name + ":" + tree.DefaultTag}
+		return tree.Ref{}, &Error{Kind: Usage, Reason: given.String() + " names a digest", HintText: "name a tag: " + given.Name + ":" + tree.DefaultTag}
 	}
 	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
 		if strings.HasPrefix(given.Name, p) {
-			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("an image cannot be named %s", given), Way: "names with " + p + " are reserved for parts of images: choose another one"}
+			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("an image cannot be named %s", given), HintText: "names with " + p + " are reserved for parts of images: choose another one"}
 		}
 	}
 	return *given, nil

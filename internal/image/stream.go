@@ -115,7 +115,7 @@ func (s *stream) verify() error {
 		return err
 	}
 	if s.b.size > 0 && s.rawSize != s.b.size {
-		return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s has %d bytes, not %d", s.b, s.rawSize, s.b.size), Way: "nothing was added; build or fetch the image again"}
+		return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s has %d bytes, not %d", s.b, s.rawSize, s.b.size), HintText: "nothing was added; build or fetch the image again"}
 	}
 	if got := digestOf(s.sum); got != s.b.diffID {
 		return wrongDigest(s.b.String()+", uncompressed,", s.b.diffID, got)

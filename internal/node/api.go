@@ -32,9 +32,9 @@ const (
 
 // Error is an error of the node, or of a client that could not reach it.
 type Error struct {
-	Kind    Kind   `json:"kind"`
-	Message string `json:"error"`
-	Way     string `json:"hint,omitempty"`
+	Kind     Kind   `json:"kind"`
+	Message  string `json:"error"`
+	HintText string `json:"hint,omitempty"`
 	// Holders are the processes that use a mount, for KindBusy.
 	Holders []Holder `json:"holders,omitempty"`
 }
@@ -61,7 +61,7 @@ func (e *Error) ExitCode() exit.Code {
 }
 
 // Hint returns the hint for the user.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // Holder is a process that uses a mount.
 type Holder struct {
@@ -76,8 +76,8 @@ func IsKind(err error, k Kind) bool {
 	return errors.As(err, &e) && e.Kind == k
 }
 
-func usage(way, format string, args ...any) error {
-	return &Error{Kind: KindUsage, Message: fmt.Sprintf(format, args...), Way: way}
+func usage(hint, format string, args ...any) error {
+	return &Error{Kind: KindUsage, Message: fmt.Sprintf(format, args...), HintText: hint}
 }
 
 // statusOf returns the HTTP status of a kind.

@@ -90,11 +90,11 @@ func mountPoint(dir string, over bool) (string, error) {
 	case errors.Is(err, os.ErrNotExist):
 		// Make only the last directory: a wrong parent is probably a typing error.
 		if err := os.Mkdir(abs, 0o755); err != nil {
-			way := "mkdir -p " + dir
+			hint := "mkdir -p " + dir
 			if !errors.Is(err, os.ErrNotExist) {
-				way = "give an empty directory of your own"
+				hint = "give an empty directory of your own"
 			}
-			return "", usage(way, "%s does not exist, and cannot be made: %v", dir, errors.Unwrap(err))
+			return "", usage(hint, "%s does not exist, and cannot be made: %v", dir, errors.Unwrap(err))
 		}
 		return filepath.EvalSymlinks(abs)
 	case err != nil:
@@ -175,7 +175,7 @@ func reviveFor(ctx context.Context, matters func(entry) bool) (*Client, error) {
 }
 
 func notMounted(dir string) error {
-	return &Error{Kind: KindNotMounted, Message: dir + " is not a mount of premix", Way: "premix node status lists them; others are unmounted with umount(8)"}
+	return &Error{Kind: KindNotMounted, Message: dir + " is not a mount of premix", HintText: "premix node status lists them; others are unmounted with umount(8)"}
 }
 
 // mountedPath returns the absolute path of a mount point. The mount may be dead, so

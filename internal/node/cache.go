@@ -46,10 +46,10 @@ func (d *daemon) find(r TreeRequest) ([]object.Digest, error) {
 			found = append(found, t.Digest)
 		}
 	}
-	const way = "premix cache status lists trees; name one by 8 or more digits of its digest, or as it is mounted"
+	const hint = "premix cache status lists trees; name one by 8 or more digits of its digest, or as it is mounted"
 	switch {
 	case len(found) == 0 && !r.All:
-		return nil, usage(way, "no tree %q is in the cache", r.Tree)
+		return nil, usage(hint, "no tree %q is in the cache", r.Tree)
 	case len(found) > 1 && !r.All:
 		return nil, usage("give more digits", "%q stands for %d trees", r.Tree, len(found))
 	}

@@ -72,7 +72,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 			return notRunning(c.dir)
 		}
 		if errors.Is(err, os.ErrPermission) {
-			return &Error{Kind: KindUsage, Message: "the node in " + c.dir + " belongs to another user", Way: "run the command as that user, or set PREMIX_HOME to a directory of your own"}
+			return &Error{Kind: KindUsage, Message: "the node in " + c.dir + " belongs to another user", HintText: "run the command as that user, or set PREMIX_HOME to a directory of your own"}
 		}
 		return &lostError{err}
 	}
@@ -84,7 +84,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if resp.StatusCode/100 != 2 {
 		var e Error
 		if err := json.Unmarshal(content, &e); err != nil || e.Message == "" {
-			return &Error{Kind: KindInternal, Message: fmt.Sprintf("the node answered %s to %s", resp.Status, path), Way: "it may have another version: premix node restart"}
+			return &Error{Kind: KindInternal, Message: fmt.Sprintf("the node answered %s to %s", resp.Status, path), HintText: "it may have another version: premix node restart"}
 		}
 		return &e
 	}
@@ -102,7 +102,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 }
 
 func notRunning(dir string) error {
-	return &Error{Kind: KindNotRunning, Message: "no node is running in " + dir, Way: "premix node start; premix mount starts one too"}
+	return &Error{Kind: KindNotRunning, Message: "no node is running in " + dir, HintText: "premix node start; premix mount starts one too"}
 }
 
 // retry repeats an idempotent request while a dead worker is being replaced.
@@ -213,7 +213,7 @@ func (c *Client) Stop(ctx context.Context, r StopRequest) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &Error{Kind: KindInternal, Message: "the node does not end", Way: "see its log " + logPath(c.dir)}
+			return &Error{Kind: KindInternal, Message: "the node does not end", HintText: "see its log " + logPath(c.dir)}
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -118,7 +118,7 @@ func ReadConfig() (Config, error) {
 	d := yaml.NewDecoder(bytes.NewReader(content))
 	d.KnownFields(true)
 	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
-		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: %s", path, problem.Words(err)), Way: "premix help node describes the file"}
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: %s", path, problem.Words(err)), HintText: "premix help node describes the file"}
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
@@ -126,11 +126,11 @@ func ReadConfig() (Config, error) {
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {
-			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), Way: "write the whole path, from / on"}
+			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), HintText: "write the whole path, from / on"}
 		}
 	}
 	if f.Tokens != "" && !filepath.IsAbs(f.Tokens) {
-		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), Way: "write the whole path, from / on"}
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), HintText: "write the whole path, from / on"}
 	}
 	if c.Trust, err = trust.Dir(os.Getenv("PREMIX_HOME")); err != nil {
 		return Config{}, usage("set PREMIX_HOME to a directory of your own", "no directory for the keys of stores: %v", err)

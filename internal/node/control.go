@@ -164,15 +164,15 @@ func checkBinary(ctx context.Context, exe string) error {
 	if exe == "" {
 		return nil
 	}
-	const way = "run `premix node restart` with the new binary"
+	const hint = "run `premix node restart` with the new binary"
 	if !filepath.IsAbs(exe) {
-		return usage(way, "the binary %s is not an absolute path", exe)
+		return usage(hint, "the binary %s is not an absolute path", exe)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, exe, "version").Output()
 	if err != nil || !strings.HasPrefix(string(out), "premix") {
-		return usage(way, "%s is not a premix that runs on this machine: %v", exe, err)
+		return usage(hint, "%s is not a premix that runs on this machine: %v", exe, err)
 	}
 	return nil
 }

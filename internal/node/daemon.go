@@ -118,7 +118,7 @@ func (d *daemon) save() error {
 	d.mu.Unlock()
 	slices.SortFunc(j.Mounts, func(a, b entry) int { return a.Since.Compare(b.Since) })
 	if err := j.write(d.config.Dir); err != nil {
-		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the journal cannot be written: %v", err), Way: "free space in " + d.config.Dir}
+		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the journal cannot be written: %v", err), HintText: "free space in " + d.config.Dir}
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (d *daemon) admit(r MountRequest) (m *mount, fresh bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ending {
-		return nil, false, &Error{Kind: KindUnavailable, Message: "the node is ending", Way: "try again"}
+		return nil, false, &Error{Kind: KindUnavailable, Message: "the node is ending", HintText: "try again"}
 	}
 	if m := d.mounts[r.ID]; m != nil {
 		return m, false, nil
@@ -340,7 +340,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 		return nil
 	}
 	if b.gone {
-		return &Error{Kind: KindInternal, Message: "the tree is being unmounted", Way: "try again"}
+		return &Error{Kind: KindInternal, Message: "the tree is being unmounted", HintText: "try again"}
 	}
 	img, err := d.openImage(ctx, t, m.entry)
 	if err != nil {
@@ -405,11 +405,11 @@ func (d *daemon) bind(m *mount, b *base) error {
 		return nil
 	}
 	if err := d.supervisorConn.Mount(b.m.Path(), m.entry.Dir, "", unix.MS_BIND, ""); err != nil {
-		way := "give an existing, empty directory"
+		hint := "give an existing, empty directory"
 		if errors.Is(err, unix.EPERM) {
-			way = "mounting needs the capability CAP_SYS_ADMIN"
+			hint = "mounting needs the capability CAP_SYS_ADMIN"
 		}
-		return usage(way, "mount at %s: %v", m.entry.Dir, err)
+		return usage(hint, "mount at %s: %v", m.entry.Dir, err)
 	}
 	return nil
 }
@@ -528,7 +528,7 @@ func (d *daemon) unbind(m *mount, lazy bool) error {
 		return nil // it was unmounted with umount(8)
 	}
 	busy := func() error {
-		e := &Error{Kind: KindBusy, Message: m.entry.Dir + " is in use", Way: "end these processes, or premix umount --lazy " + m.entry.Dir, Holders: holders(*at)}
+		e := &Error{Kind: KindBusy, Message: m.entry.Dir + " is in use", HintText: "end these processes, or premix umount --lazy " + m.entry.Dir, Holders: holders(*at)}
 		var names []string
 		for _, h := range e.Holders {
 			names = append(names, fmt.Sprintf("%d (%s, %s)", h.PID, h.Name, h.How))
@@ -536,7 +536,7 @@ func (d *daemon) unbind(m *mount, lazy bool) error {
 		if len(names) > 0 {
 			e.Message += " by process " + strings.Join(names, ", ")
 		} else {
-			e.Way = "premix umount --lazy " + m.entry.Dir + "; a mount below it, or another mount namespace, may hold it"
+			e.HintText = "premix umount --lazy " + m.entry.Dir + "; a mount below it, or another mount namespace, may hold it"
 		}
 		return e
 	}
@@ -584,7 +584,7 @@ func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
 			}
 		}
 		if len(errs) > 0 {
-			return nil, &Error{Kind: KindBusy, Message: errors.Join(errs...).Error(), Way: "end these processes, or use --lazy"}
+			return nil, &Error{Kind: KindBusy, Message: errors.Join(errs...).Error(), HintText: "end these processes, or use --lazy"}
 		}
 	}
 	var gone []*mount

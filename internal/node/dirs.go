@@ -39,7 +39,7 @@ func CacheDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", &Error{Kind: KindUsage, Message: fmt.Sprintf("no directory for the cache: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
+		return "", &Error{Kind: KindUsage, Message: fmt.Sprintf("no directory for the cache: %v", err), HintText: "set PREMIX_HOME to a directory of your own"}
 	}
 	return filepath.Join(dir, "premix", "node"), nil
 }
@@ -96,7 +96,7 @@ func checkDir(dir string) error {
 }
 
 func dirError(dir string, err error) error {
-	return &Error{Kind: KindUsage, Message: fmt.Sprintf("the node's directory %s cannot be used: %v", dir, err), Way: "set PREMIX_HOME, or PREMIX_NODE_DIR, to a directory of your own"}
+	return &Error{Kind: KindUsage, Message: fmt.Sprintf("the node's directory %s cannot be used: %v", dir, err), HintText: "set PREMIX_HOME, or PREMIX_NODE_DIR, to a directory of your own"}
 }
 
 // errLocked means that a node is running already.

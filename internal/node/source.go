@@ -230,7 +230,7 @@ func explain(err error) error {
 	e := &Error{Kind: kindOf(err), Message: err.Error()}
 	var h hinted
 	if errors.As(err, &h) {
-		e.Way = h.Hint()
+		e.HintText = h.Hint()
 	}
 	return e
 }

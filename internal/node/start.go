@@ -42,7 +42,7 @@ func Start(ctx context.Context, c Config) (client *Client, started bool, err err
 			// supervisor.
 			select {
 			case <-ctx.Done():
-				return nil, false, &Error{Kind: KindInternal, Message: fmt.Sprintf("a node holds %s/lock and does not answer", c.Dir), Way: "see its log " + logPath(c.Dir)}
+				return nil, false, &Error{Kind: KindInternal, Message: fmt.Sprintf("a node holds %s/lock and does not answer", c.Dir), HintText: "see its log " + logPath(c.Dir)}
 			case <-time.After(20 * time.Millisecond):
 			}
 		default:
@@ -111,12 +111,12 @@ func startSupervisor(ctx context.Context, c Config) error {
 	var line string
 	select {
 	case <-ctx.Done():
-		return &Error{Kind: KindInternal, Message: "the node does not become ready", Way: "see its log " + logPath(c.Dir)}
+		return &Error{Kind: KindInternal, Message: "the node does not become ready", HintText: "see its log " + logPath(c.Dir)}
 	case line = <-answer:
 	}
 	var s started
 	if err := json.Unmarshal([]byte(line), &s); err != nil {
-		return &Error{Kind: KindInternal, Message: "the node ended while it was starting", Way: "see its log " + logPath(c.Dir)}
+		return &Error{Kind: KindInternal, Message: "the node ended while it was starting", HintText: "see its log " + logPath(c.Dir)}
 	}
 	switch {
 	case s.Locked:

@@ -98,7 +98,7 @@ func (d *daemon) shut(lazy bool) error {
 	d.ending = true
 	d.mu.Unlock()
 	if was {
-		return &Error{Kind: KindUnavailable, Message: "the node is ending already", Way: "wait until it has ended"}
+		return &Error{Kind: KindUnavailable, Message: "the node is ending already", HintText: "wait until it has ended"}
 	}
 	if _, err := d.umountAll(lazy); err != nil {
 		d.mu.Lock()

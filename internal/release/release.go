@@ -30,15 +30,15 @@ const maxSums = 1 << 20
 
 // Error is a release that must not be used, or that cannot be verified.
 type Error struct {
-	Reason string
-	Way    string
-	code   exit.Code
+	Reason   string
+	HintText string
+	code     exit.Code
 }
 
 func (e *Error) Error() string { return e.Reason }
 
 // Hint implements the interface of errors with a hint.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // ExitCode implements exit.Coded.
 func (e *Error) ExitCode() exit.Code { return e.code }
@@ -47,28 +47,28 @@ func untrusted(format string, args ...any) error {
 	return &Error{fmt.Sprintf(format, args...), "do not use these files: get the release again, from the place where its owner publishes it", exit.Trust}
 }
 
-func unusable(way, format string, args ...any) error {
-	return &Error{fmt.Sprintf(format, args...), way, exit.Usage}
+func unusable(hint, format string, args ...any) error {
+	return &Error{fmt.Sprintf(format, args...), hint, exit.Usage}
 }
 
 // ReadKey reads a public key from a file in PEM form.
 func ReadKey(path string) (ed25519.PublicKey, error) {
-	const way = "give the file with the public key of the release's owner: -----BEGIN PUBLIC KEY-----"
+	const hint = "give the file with the public key of the release's owner: -----BEGIN PUBLIC KEY-----"
 	text, err := readSmall(path)
 	if err != nil {
-		return nil, unusable(way, "the key cannot be read: %v", err)
+		return nil, unusable(hint, "the key cannot be read: %v", err)
 	}
 	part, _ := pem.Decode(text)
 	if part == nil || part.Type != "PUBLIC KEY" {
-		return nil, unusable(way, "%s is not a public key in PEM form", path)
+		return nil, unusable(hint, "%s is not a public key in PEM form", path)
 	}
 	any, err := x509.ParsePKIXPublicKey(part.Bytes)
 	if err != nil {
-		return nil, unusable(way, "%s: %v", path, err)
+		return nil, unusable(hint, "%s: %v", path, err)
 	}
 	key, ok := any.(ed25519.PublicKey)
 	if !ok {
-		return nil, unusable(way, "%s is a key of another kind than Ed25519", path)
+		return nil, unusable(hint, "%s is a key of another kind than Ed25519", path)
 	}
 	return key, nil
 }
@@ -146,14 +146,14 @@ func filesOf(dir string) ([]string, error) {
 // signed returns the digests of the files of a release, after it has verified their
 // signature.
 func signed(dir string, key ed25519.PublicKey) (map[string]string, error) {
-	way := "get " + SumsName + " and " + SignatureName + " of the release, and put them beside its files"
+	hint := "get " + SumsName + " and " + SignatureName + " of the release, and put them beside its files"
 	text, err := readSmall(filepath.Join(dir, SumsName))
 	if err != nil {
-		return nil, unusable(way, "the digests of the release cannot be read: %v", err)
+		return nil, unusable(hint, "the digests of the release cannot be read: %v", err)
 	}
 	signature, err := readSmall(filepath.Join(dir, SignatureName))
 	if err != nil {
-		return nil, unusable(way, "the signature of the release cannot be read: %v", err)
+		return nil, unusable(hint, "the signature of the release cannot be read: %v", err)
 	}
 	if !ed25519.Verify(key, text, signature) {
 		return nil, untrusted("%s is not signed by this key", filepath.Join(dir, SumsName))

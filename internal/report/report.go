@@ -154,7 +154,7 @@ func Read(dir string) (*Report, error) {
 func readPlan(dir string) (*engine.Plan, error) {
 	plan, err := engine.ReadPlan(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run or premix task run"}
+		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", HintText: "give the directory that was --out of premix run or premix task run"}
 	}
 	return plan, err
 }

@@ -37,7 +37,7 @@ func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	if s.info.ID != info.ID {
 		return nil, &UseError{Reason: fmt.Sprintf("%s is store %s, not a mirror of store %s", dir, s.info.ID, info.ID),
-			Way: "name another directory: a mirror is a copy of one store"}
+			HintText: "name another directory: a mirror is a copy of one store"}
 	}
 	missing := slices.DeleteFunc(slices.Clone(info.Keys), func(k tree.PublicKey) bool { return slices.Contains(s.info.Keys, k) })
 	if len(missing) == 0 {
@@ -66,7 +66,7 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	for _, e := range list {
 		// An interrupted newMirror leaves these, and no store.json.
 		if !slices.Contains([]string{"objects", "tags", "profiles", tree.BootstrapsDir, tree.NextDir, workDir}, e.Name()) {
-			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), Way: "give a new or empty directory"}
+			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), HintText: "give a new or empty directory"}
 		}
 	}
 	s := &Store{dir: dir, info: &info, home: o.Home, sync: !o.Unsynced}

@@ -96,7 +96,7 @@ func tick(changeNsec int64) time.Duration {
 // this state is newer than the one that walk saw, the entry is updated, or, if it is
 // settled already, an error is returned.
 func (p *publisher) read(ctx context.Context, e *entry, settled bool) (*content, error) {
-	changed := &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish while no program writes to it, or publish a copy"}
+	changed := &SourceError{Path: e.path(), Reason: "it changes while it is being read", HintText: "publish while no program writes to it, or publish a copy"}
 	for try := range retries + 1 {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err

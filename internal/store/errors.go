@@ -16,9 +16,9 @@ import (
 // UseError reports a request that cannot be met: the store, tag, tree, directory or key
 // does not exist, or a name is malformed.
 type UseError struct {
-	Reason string
-	Way    string
-	Err    error // the cause; may be nil
+	Reason   string
+	HintText string
+	Err      error // the cause; may be nil
 }
 
 func (e *UseError) Error() string { return e.Reason }
@@ -28,15 +28,15 @@ func (*UseError) ExitCode() exit.Code { return exit.Usage }
 func (e *UseError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *UseError) Hint() string { return e.Way }
+func (e *UseError) Hint() string { return e.HintText }
 
 // SourceError reports that the directory to be published cannot be read as it is: a
 // file keeps changing, may not be read, or has a property that a tree cannot hold.
 type SourceError struct {
-	Path   string // below the directory, "." for itself
-	Reason string
-	Way    string
-	Err    error // the error of the system; may be nil
+	Path     string // below the directory, "." for itself
+	Reason   string
+	HintText string
+	Err      error // the error of the system; may be nil
 }
 
 func (e *SourceError) Error() string { return fmt.Sprintf("%s: %s", printable(e.Path), e.Reason) }
@@ -46,7 +46,7 @@ func (*SourceError) ExitCode() exit.Code { return exit.Failed }
 func (e *SourceError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *SourceError) Hint() string { return e.Way }
+func (e *SourceError) Hint() string { return e.HintText }
 
 // printable returns a path in a form that can be printed to a terminal and pasted into
 // a shell.
@@ -77,9 +77,9 @@ func sourceError(path string, err error) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		e.Way = "publish as a user with the right to read everything in the directory"
+		e.HintText = "publish as a user with the right to read everything in the directory"
 	case errors.Is(err, unix.EIO):
-		e.Way = "the disk, or the file server, could not read it: see dmesg"
+		e.HintText = "the disk, or the file server, could not read it: see dmesg"
 	}
 	return e
 }
@@ -87,10 +87,10 @@ func sourceError(path string, err error) error {
 // AccessError reports that a store's directory cannot be used: it may not be written
 // to, or its disk is full.
 type AccessError struct {
-	Dir    string
-	Reason string
-	Way    string
-	Err    error
+	Dir      string
+	Reason   string
+	HintText string
+	Err      error
 }
 
 func (e *AccessError) Error() string { return fmt.Sprintf("store %s: %s", e.Dir, e.Reason) }
@@ -100,7 +100,7 @@ func (*AccessError) ExitCode() exit.Code { return exit.Directory }
 func (e *AccessError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *AccessError) Hint() string { return e.Way }
+func (e *AccessError) Hint() string { return e.HintText }
 
 // accessError converts an error of the system about a store's directory to an
 // AccessError if the user can remedy it. Other errors are returned unchanged.
@@ -113,11 +113,11 @@ func accessError(dir string, err error) error {
 	var foreign *owner.Error
 	switch {
 	case errors.As(err, &foreign):
-		e.Way = cmp.Or(foreign.Way, "run the command as the owner of the store")
+		e.HintText = cmp.Or(foreign.HintText, "run the command as the owner of the store")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		e.Way = "free space on its disk, for instance with premix store gc; published trees are safe"
+		e.HintText = "free space on its disk, for instance with premix store gc; published trees are safe"
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		e.Way = "run the command as a user with the right to write there"
+		e.HintText = "run the command as a user with the right to write there"
 	default:
 		return err
 	}
@@ -127,10 +127,10 @@ func accessError(dir string, err error) error {
 // DamageError reports that a part of a store is missing, or does not match its name,
 // digest or signature.
 type DamageError struct {
-	What   string // "tree 0123456789ab", "tags/refs/bacteria/2026.json"
-	Reason string
-	Way    string // "" for the default
-	Err    error
+	What     string // "tree 0123456789ab", "tags/refs/bacteria/2026.json"
+	Reason   string
+	HintText string // "" for the default
+	Err      error
 }
 
 func (e *DamageError) Error() string { return fmt.Sprintf("%s is damaged: %s", e.What, e.Reason) }
@@ -141,8 +141,8 @@ func (e *DamageError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
 func (e *DamageError) Hint() string {
-	if e.Way != "" {
-		return e.Way
+	if e.HintText != "" {
+		return e.HintText
 	}
 	return "premix store verify lists all damage; publishing a tree again restores its missing objects"
 }

@@ -29,7 +29,7 @@ func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d objec
 	if err != nil {
 		var n *erofs.NodeError
 		if errors.As(err, &n) {
-			return d, nil, 0, &SourceError{Path: n.Path, Reason: n.Err.Error(), Way: "leave it out of the directory: a tree cannot hold it", Err: err}
+			return d, nil, 0, &SourceError{Path: n.Path, Reason: n.Err.Error(), HintText: "leave it out of the directory: a tree cannot hold it", Err: err}
 		}
 		return d, nil, 0, err
 	}

@@ -60,7 +60,7 @@ func (s *Store) Tree(d object.Digest) (*Tree, error) {
 func (s *Store) Manifest(d object.Digest) (*tree.Manifest, error) {
 	content, err := s.Content(d, -1)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), Way: "premix store ls --store " + s.dir + " lists its trees", Err: err}
+		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 	}
 	if err != nil {
 		return nil, damage("tree "+d.Short(), err)

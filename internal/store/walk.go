@@ -133,7 +133,7 @@ func (w *walker) directory(e *entry, dir *os.File) {
 		if again, err = e.list(dir); err != nil || !again {
 			break
 		}
-		err = &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish while no program writes to it, or publish a copy"}
+		err = &SourceError{Path: e.path(), Reason: "it changes while it is being read", HintText: "publish while no program writes to it, or publish a copy"}
 		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
 	}
 	if err != nil {

@@ -88,26 +88,26 @@ func (o *AddOptions) check() error {
 		return err
 	}
 	if o.Fragments > 0 && o.FragmentSize > 0 {
-		return &Error{Kind: Use, Message: "fragments are given by number and by size", Way: "give one of --fragments and --fragment-size"}
+		return &Error{Kind: Use, Message: "fragments are given by number and by size", HintText: "give one of --fragments and --fragment-size"}
 	}
 	if o.Version == 0 {
 		o.Version = 5
 	}
 	if o.Version != 4 && o.Version != 5 {
-		return &Error{Kind: Use, Message: fmt.Sprintf("BLAST databases have no version %d", o.Version), Way: "give 4 or 5"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("BLAST databases have no version %d", o.Version), HintText: "give 4 or 5"}
 	}
 	if o.ParseIDs && o.Duplicates {
-		return &Error{Kind: Use, Message: "ids that are parsed cannot be there twice", Way: "leave one of --parse-seqids and --allow-duplicates away"}
+		return &Error{Kind: Use, Message: "ids that are parsed cannot be there twice", HintText: "leave one of --parse-seqids and --allow-duplicates away"}
 	}
 	if (o.TaxIDMap != "" || o.TaxID != 0) && o.Version == 4 {
-		return &Error{Kind: Use, Message: "databases of version 4 hold no taxonomy", Way: "leave --blastdb-version away"}
+		return &Error{Kind: Use, Message: "databases of version 4 hold no taxonomy", HintText: "leave --blastdb-version away"}
 	}
 	if o.TaxIDMap != "" && !o.ParseIDs {
-		return &Error{Kind: Use, Message: "a map of taxonomy ids needs parsed ids", Way: "give --parse-seqids too"}
+		return &Error{Kind: Use, Message: "a map of taxonomy ids needs parsed ids", HintText: "give --parse-seqids too"}
 	}
 	for _, m := range o.Masks {
 		if want := map[Type]string{Nucl: "dust", Prot: "seg"}[o.Type]; o.Type != "" && m != want {
-			return &Error{Kind: Use, Message: fmt.Sprintf("there is no mask %q for type %s", m, o.Type), Way: "give --mask " + want}
+			return &Error{Kind: Use, Message: fmt.Sprintf("there is no mask %q for type %s", m, o.Type), HintText: "give --mask " + want}
 		}
 	}
 	if o.Progress == nil {
@@ -124,7 +124,7 @@ func notThere(home, name string) error {
 		return nil
 	}
 	if _, err := os.Lstat(filepath.Join(dir, recordFile)); err == nil {
-		return &Error{Kind: Use, Message: fmt.Sprintf("there is a database %s already", name), Way: "remove it first: premix blast db rm " + name}
+		return &Error{Kind: Use, Message: fmt.Sprintf("there is a database %s already", name), HintText: "remove it first: premix blast db rm " + name}
 	}
 	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
 	if err == nil {
@@ -155,7 +155,7 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 	case err == nil && st.Mode().IsRegular():
 		err = b.fasta(ctx, o.Source, o.Source)
 	case err == nil:
-		err = &Error{Kind: Use, Message: o.Source + " is not a regular file, and it has to be read twice", Way: "write it to a file first"}
+		err = &Error{Kind: Use, Message: o.Source + " is not a regular file, and it has to be read twice", HintText: "write it to a file first"}
 	case errors.Is(err, fs.ErrNotExist):
 		err = b.existing(ctx)
 	}
@@ -181,13 +181,13 @@ func (o *AddOptions) adopt(r *Record) (*Description, error) {
 	}
 	desc, err := ReadDescription(data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is a directory without a %s", o.Source, descriptionFile), Way: "name a FASTA file, a BLAST database (its path without an ending), or a directory that premix blast db add has published", Err: err}
+		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is a directory without a %s", o.Source, descriptionFile), HintText: "name a FASTA file, a BLAST database (its path without an ending), or a directory that premix blast db add has published", Err: err}
 	}
 	if err != nil {
-		return nil, &Error{Kind: Use, Message: err.Error(), Way: "fetch it again", Err: err}
+		return nil, &Error{Kind: Use, Message: err.Error(), HintText: "fetch it again", Err: err}
 	}
 	if o.Fragments > 0 && o.Fragments != len(desc.Fragments) || o.FragmentSize > 0 {
-		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is cut into %d fragments already", o.Source, len(desc.Fragments)), Way: "leave --fragments and --fragment-size away"}
+		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is cut into %d fragments already", o.Source, len(desc.Fragments)), HintText: "leave --fragments and --fragment-size away"}
 	}
 	for _, f := range desc.Files {
 		st, err := os.Stat(filepath.Join(data, f.Name))
@@ -195,7 +195,7 @@ func (o *AddOptions) adopt(r *Record) (*Description, error) {
 			return nil, err
 		}
 		if st.Size() != f.Size {
-			return nil, &Error{Kind: Damaged, Message: fmt.Sprintf("%s has %d bytes instead of %d", filepath.Join(data, f.Name), st.Size(), f.Size), Way: "fetch the directory again"}
+			return nil, &Error{Kind: Damaged, Message: fmt.Sprintf("%s has %d bytes instead of %d", filepath.Join(data, f.Name), st.Size(), f.Size), HintText: "fetch the directory again"}
 		}
 	}
 	r.Data, r.Bytes = data, desc.Bytes()

@@ -109,7 +109,7 @@ func compare(a, b int64) int {
 func (b *builder) fasta(ctx context.Context, path, title string) error {
 	o := b.o
 	if o.Type == "" {
-		return &Error{Kind: Use, Message: "the type of the sequences is not given", Way: "give --type nucl or --type prot"}
+		return &Error{Kind: Use, Message: "the type of the sequences is not given", HintText: "give --type nucl or --type prot"}
 	}
 	before, err := os.Stat(path)
 	if err != nil {
@@ -137,7 +137,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		n = min(n, len(m.list))
 	}
 	if n > len(m.list) {
-		return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d sequences, too few for %d fragments", path, sum.Sequences, n), Way: "ask for fewer with --fragments"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d sequences, too few for %d fragments", path, sum.Sequences, n), HintText: "ask for fewer with --fragments"}
 	}
 	cuts := m.cut(n)
 	o.Progress.Pieces.Store(int64(n))
@@ -168,7 +168,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		return err
 	}
 	if after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
-		return &Error{Kind: Failed, Message: path + " changed while it was read", Way: "run the same command again: it starts from the beginning"}
+		return &Error{Kind: Failed, Message: path + " changed while it was read", HintText: "run the same command again: it starts from the beginning"}
 	}
 	b.desc.Type, b.desc.Version, b.desc.ParsedIDs = o.Type, o.Version, o.ParseIDs
 	b.desc.Title, b.desc.Masks = o.Title, o.Masks

@@ -331,7 +331,7 @@ func TestAddRefuses(t *testing.T) {
 		{database.AddOptions{Name: "x", Source: path, Type: database.Nucl, Masks: []string{"seg"}}, "no mask"},
 	} {
 		_, _, err := database.Add(t.Context(), home, c.o)
-		if e := wantKind(t, err, database.Use); !strings.Contains(e.Message, c.want) || e.Way == "" {
+		if e := wantKind(t, err, database.Use); !strings.Contains(e.Message, c.want) || e.HintText == "" {
 			t.Errorf("%v does not contain %q, or has no hint", e, c.want)
 		}
 	}

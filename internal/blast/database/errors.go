@@ -26,10 +26,10 @@ const (
 
 // Error is an error with a hint for the user.
 type Error struct {
-	Kind    Kind
-	Message string
-	Way     string
-	Err     error // the cause; may be nil
+	Kind     Kind
+	Message  string
+	HintText string
+	Err      error // the cause; may be nil
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -49,10 +49,10 @@ func (e *Error) ExitCode() exit.Code {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the way to resolve the error.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 func damagedError(name string, err error) error {
-	return &Error{Kind: Damaged, Message: fmt.Sprintf("the database %s is damaged: %v", name, err), Way: "add it again: premix blast db rm " + name + ", then premix blast db add", Err: err}
+	return &Error{Kind: Damaged, Message: fmt.Sprintf("the database %s is damaged: %v", name, err), HintText: "add it again: premix blast db rm " + name + ", then premix blast db add", Err: err}
 }
 
 // accessError converts an error of the system about a directory to an [Error], if the user
@@ -60,9 +60,9 @@ func damagedError(name string, err error) error {
 func accessError(dir string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "free some space on its disk, or set PREMIX_HOME to a directory on another", Err: err}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), HintText: "free some space on its disk, or set PREMIX_HOME to a directory on another", Err: err}
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "do it as the user who owns the databases, or set PREMIX_HOME", Err: err}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), HintText: "do it as the user who owns the databases, or set PREMIX_HOME", Err: err}
 	}
 	return err
 }
@@ -70,7 +70,7 @@ func accessError(dir string, err error) error {
 // toolError returns the error of a failed program of BLAST+.
 func toolError(program string, said []byte, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
-		return &Error{Kind: Tool, Message: fmt.Sprintf("%s is not on PATH", program), Way: "install BLAST+: apt-get install ncbi-blast+", Err: err}
+		return &Error{Kind: Tool, Message: fmt.Sprintf("%s is not on PATH", program), HintText: "install BLAST+: apt-get install ncbi-blast+", Err: err}
 	}
 	text := strings.TrimSpace(string(said))
 	if text == "" {

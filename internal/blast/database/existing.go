@@ -28,7 +28,7 @@ func (b *builder) existing(ctx context.Context) error {
 		return b.recut(ctx, kind)
 	}
 	if b.o.ParseIDs || b.o.TaxID != 0 || b.o.TaxIDMap != "" || len(b.o.Masks) > 0 || b.o.Duplicates {
-		return &Error{Kind: Use, Message: b.o.Source + " is formatted already", Way: "leave out the options for formatting, or give --recut to format it again"}
+		return &Error{Kind: Use, Message: b.o.Source + " is formatted already", HintText: "leave out the options for formatting, or give --recut to format it again"}
 	}
 	alias, volumes, err := existingVolumes(b.o.Source, kind, nil)
 	if err != nil {
@@ -61,12 +61,12 @@ func (b *builder) existing(ctx context.Context) error {
 	// Empty sequences leave empty volumes behind.
 	volumes = slices.DeleteFunc(volumes, func(v volume) bool { return v.index.sequences == 0 })
 	if len(volumes) == 0 {
-		return &Error{Kind: Use, Message: b.o.Source + " has no sequences", Way: "name another database"}
+		return &Error{Kind: Use, Message: b.o.Source + " has no sequences", HintText: "name another database"}
 	}
 	n := b.o.pieces(kind, letters)
 	if n > len(volumes) {
 		if b.o.Fragments > 0 {
-			return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d volumes, too few for %d fragments", b.o.Source, len(volumes), n), Way: fmt.Sprintf("ask for %d, or give --recut to format it again", len(volumes))}
+			return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d volumes, too few for %d fragments", b.o.Source, len(volumes), n), HintText: fmt.Sprintf("ask for %d, or give --recut to format it again", len(volumes))}
 		}
 		n = len(volumes)
 	}
@@ -98,7 +98,7 @@ func (b *builder) existing(ctx context.Context) error {
 func (b *builder) take(v volume, kind Type) error {
 	name := filepath.Base(v.path)
 	if !isName(name) {
-		return &Error{Kind: Use, Message: fmt.Sprintf("a volume has the name %q, which cannot be used in an alias", name), Way: "give --recut to format the database again"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("a volume has the name %q, which cannot be used in an alias", name), HintText: "give --recut to format the database again"}
 	}
 	files, err := filepath.Glob(escapeGlob(v.path) + "." + kind.letter() + "??")
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *builder) take(v volume, kind Type) error {
 			continue // shared, and copied already
 		}
 		if errors.Is(err, fs.ErrExist) {
-			return &Error{Kind: Use, Message: fmt.Sprintf("two volumes have the name %s", name), Way: "give --recut to format the database again"}
+			return &Error{Kind: Use, Message: fmt.Sprintf("two volumes have the name %s", name), HintText: "give --recut to format the database again"}
 		}
 		if err != nil {
 			return err
@@ -146,11 +146,11 @@ func existingType(path string, wished Type) (Type, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is neither a file nor a BLAST database", path), Way: "name a FASTA file, or a BLAST database by its path without an ending"}
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is neither a file nor a BLAST database", path), HintText: "name a FASTA file, or a BLAST database by its path without an ending"}
 	case wished != "" && !slices.Contains(found, wished):
-		return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is a database of type %s", path, found[0]), Way: "say --type " + string(found[0])}
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is a database of type %s", path, found[0]), HintText: "say --type " + string(found[0])}
 	case wished == "" && len(found) == 2:
-		return "", &Error{Kind: Use, Message: fmt.Sprintf("there are two databases %s", path), Way: "give --type nucl or --type prot"}
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("there are two databases %s", path), HintText: "give --type nucl or --type prot"}
 	case wished != "":
 		return wished, nil
 	}
@@ -168,7 +168,7 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 	if errors.Is(err, fs.ErrNotExist) {
 		x, err := readIndex(indexFile)
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("a volume is missing: %s does not exist", indexFile), Way: "fetch the whole database again", Err: err}
+			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("a volume is missing: %s does not exist", indexFile), HintText: "fetch the whole database again", Err: err}
 		}
 		return "", []volume{{path, x}}, err
 	}
@@ -176,7 +176,7 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 		return "", nil, err
 	}
 	if slices.Contains(above, path) {
-		return "", nil, &Error{Kind: Use, Message: aliasFile + " leads back to itself", Way: "name another database"}
+		return "", nil, &Error{Kind: Use, Message: aliasFile + " leads back to itself", HintText: "name another database"}
 	}
 	for line := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -185,7 +185,7 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 		case key == "TITLE":
 			title = value
 		case slices.Contains(filters, key):
-			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, key), Way: "give --recut to format the part again"}
+			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, key), HintText: "give --recut to format the part again"}
 		case key == "DBLIST":
 			for _, name := range aliasNames(value) {
 				if !filepath.IsAbs(name) {

@@ -126,7 +126,7 @@ func ownDir(dir string) error {
 		return err
 	}
 	if err := owner.Private(dir); err != nil {
-		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you can write to", dir), Way: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you can write to", dir), HintText: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func Home() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", &Error{Kind: Use, Message: fmt.Sprintf("find a place for BLAST databases: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("find a place for BLAST databases: %v", err), HintText: "set PREMIX_HOME to a directory of your own"}
 	}
 	return filepath.Join(home, ".local", "share", "premix", "blast"), nil
 }
@@ -115,7 +115,7 @@ func isName(s string) bool { return len(s) <= 100 && nameForm().MatchString(s) }
 // checkName refuses names that cannot be file names, or that cannot be used in aliases.
 func checkName(name string) error {
 	if !isName(name) {
-		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), Way: "use letters, digits, points, underscores and hyphens"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), HintText: "use letters, digits, points, underscores and hyphens"}
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func readRecord(home, name string) (*Record, error) {
 	}
 	content, err := os.ReadFile(filepath.Join(home, name, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{Kind: NotThere, Message: fmt.Sprintf("there is no database %s", name), Way: "premix blast db ls lists them, premix blast db add makes one"}
+		return nil, &Error{Kind: NotThere, Message: fmt.Sprintf("there is no database %s", name), HintText: "premix blast db ls lists them, premix blast db add makes one"}
 	}
 	if err != nil {
 		return nil, err

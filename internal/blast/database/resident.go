@@ -111,7 +111,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 	case err != nil:
 		return err
 	case !in:
-		return &Error{Kind: Use, Message: ram + " is not on a tmpfs: files in it are not in memory", Way: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
+		return &Error{Kind: Use, Message: ram + " is not on a tmpfs: files in it are not in memory", HintText: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
 	}
 	to := ramDir(home, r.Name, desc.ID)
 	if isDir(to) {
@@ -137,7 +137,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 		if limit > 0 && limit <= b.Room {
 			way = "give more with --memory"
 		}
-		return &Error{Kind: NoRoom, Message: fmt.Sprintf("the database %s does not fit into memory: it takes %s, and %s may be used (%s)", r.Name, units.Size(need), units.Size(b.Bytes), b), Way: way}
+		return &Error{Kind: NoRoom, Message: fmt.Sprintf("the database %s does not fit into memory: it takes %s, and %s may be used (%s)", r.Name, units.Size(need), units.Size(b.Bytes), b), HintText: way}
 	}
 	tmp, release, err := newDir(ram, ".new-")
 	if err != nil {

@@ -131,7 +131,7 @@ func Piece(ctx context.Context, home, dir string, i int, stderr io.Writer) error
 	defer d.Close()
 	first, end := o.Fragments[i][0], o.Fragments[i][1]
 	if d.ID != o.ID || first >= end || end > len(d.Fragments) {
-		return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s of this machine is another one than that of the search", o.Database), Way: "add the same one on all machines: premix blast db add, with the same input and options"}
+		return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s of this machine is another one than that of the search", o.Database), HintText: "add the same one on all machines: premix blast db add, with the same input and options"}
 	}
 	tmp, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {

@@ -52,7 +52,7 @@ type Engine struct {
 func New(name string, options map[string]string) (*Engine, error) {
 	at := slices.Index(Names(), name)
 	if at < 0 {
-		return nil, &pilot.OptionError{Reason: fmt.Sprintf("there is no batch system %q", name), Way: "it is one of " + strings.Join(Names(), ", ")}
+		return nil, &pilot.OptionError{Reason: fmt.Sprintf("there is no batch system %q", name), HintText: "it is one of " + strings.Join(Names(), ", ")}
 	}
 	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(programs.Heard)}
 	interval := DefaultInterval
@@ -61,19 +61,19 @@ func New(name string, options map[string]string) (*Engine, error) {
 		switch {
 		case key == "premix":
 			if !filepath.IsAbs(value) {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), Way: "give the path of premix on the nodes"}
+				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), HintText: "give the path of premix on the nodes"}
 			}
 			e.premix = value
 		case key == "poll":
 			d, err := units.ParseDuration(value)
 			if err != nil {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), Way: "as in poll=10s"}
+				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), HintText: "as in poll=10s"}
 			}
 			interval = d
 		case slices.Contains(e.dialect.knobs, key):
 			e.knobs[key] = value
 		case slices.Contains(e.own, key):
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of %s itself", key, e.submit), Way: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
+			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of %s itself", key, e.submit), HintText: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
 		case value == "":
 			e.more = append(e.more, "-"+key)
 		default:
@@ -137,7 +137,7 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 			return nil, err
 		}
 		if ids == nil {
-			return nil, &pilot.RefusedError{Engine: e.name, Reason: programs.Message(err), Way: fmt.Sprintf("options of %s are given as --engine-opt %s", e.submit, e.example)}
+			return nil, &pilot.RefusedError{Engine: e.name, Reason: programs.Message(err), HintText: fmt.Sprintf("options of %s are given as --engine-opt %s", e.submit, e.example)}
 		}
 		return ids, nil
 	}

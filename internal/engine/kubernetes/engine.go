@@ -54,24 +54,24 @@ func New(o Options) (*Engine, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
 	namespace, _, err := config.Namespace()
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), Way: configWay}
+		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
 	}
 	if o.Namespace != "" {
 		namespace = o.Namespace
 	}
 	rc, err := config.ClientConfig()
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), Way: configWay}
+		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
 	}
 	rc.UserAgent = "premix"
 	client, err := kubeapi.New(rc)
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), Way: configWay}
+		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
 	}
 	return &Engine{o: o, client: client, namespace: namespace, troubles: make(map[string]trouble)}, nil
 }
 
-const configWay = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBECONFIG, or run premix in the cluster"
+const configHint = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBECONFIG, or run premix in the cluster"
 
 // Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
@@ -106,7 +106,7 @@ func (e *Engine) check(dir string) error {
 		return nil
 	}
 	return &pilot.RefusedError{Engine: Name, Reason: "no volume of the pods has " + dir, Final: true,
-		Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
+		HintText: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
 }
 
 // Reach asks the API server for a Job. Any answer is a success, except an internal error and
@@ -142,19 +142,19 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 
 // refused returns a *pilot.RefusedError where the same request would fail again.
 func refused(err error) error {
-	way, final := "", true
+	hint, final := "", true
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		// A quota may have room later.
-		way, final = "the account needs the rights that premix help kubernetes lists, and room in the quota of the namespace", false
+		hint, final = "the account needs the rights that premix help kubernetes lists, and room in the quota of the namespace", false
 	case apierrors.IsNotFound(err):
-		way = "make the namespace, or name another with --engine-opt namespace=NAME"
+		hint = "make the namespace, or name another with --engine-opt namespace=NAME"
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		way = "see --engine-opt, above all template=FILE; Kubernetes 1.29 or later is needed"
+		hint = "see --engine-opt, above all template=FILE; Kubernetes 1.29 or later is needed"
 	default:
 		return err
 	}
-	return &pilot.RefusedError{Engine: Name, Reason: err.Error(), Way: way, Final: final}
+	return &pilot.RefusedError{Engine: Name, Reason: err.Error(), HintText: hint, Final: final}
 }
 
 // Find returns the ids of a wave if it has its Job.

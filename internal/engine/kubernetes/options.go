@@ -99,13 +99,13 @@ func Parse(rest map[string]string) (*Options, error) {
 		return nil, err
 	}
 	if o.Image == "" && (o.Template == nil || o.Template.Spec.Containers[0].Image == "") {
-		return nil, &pilot.OptionError{Reason: "kubernetes needs an image", Way: "name one that has premix and the tools: --engine-opt image=REGISTRY/NAME:TAG"}
+		return nil, &pilot.OptionError{Reason: "kubernetes needs an image", HintText: "name one that has premix and the tools: --engine-opt image=REGISTRY/NAME:TAG"}
 	}
 	return o, nil
 }
 
 func mistake(option, reason string) error {
-	return &pilot.OptionError{Reason: "--engine-opt " + option + ": " + reason, Way: "see the page on Kubernetes in the documentation"}
+	return &pilot.OptionError{Reason: "--engine-opt " + option + ": " + reason, HintText: "see the page on Kubernetes in the documentation"}
 }
 
 // pairs reads KEY=VALUE,KEY=VALUE. The functions return the mistakes in a key or a value.

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// WayAgain is the hint of a FailedError of a run.
-const WayAgain = "mend the cause and run the same command again: tasks that are done are not run again"
+// HintAgain is the hint of a FailedError of a run.
+const HintAgain = "mend the cause and run the same command again: tasks that are done are not run again"
 
 // FailedError reports that some tasks of a run failed, or were not run.
 type FailedError struct {
-	Failed int
-	NotRun int
-	Tasks  int
-	Way    string
+	Failed   int
+	NotRun   int
+	Tasks    int
+	HintText string
 }
 
 func (e *FailedError) Error() string {
@@ -33,14 +33,14 @@ func (e *FailedError) Error() string {
 func (*FailedError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint returns the hint for the user.
-func (e *FailedError) Hint() string { return e.Way }
+func (e *FailedError) Hint() string { return e.HintText }
 
 // Interrupted is the cause with which a caller cancels the context of Run, and
 // the error that Run then returns.
 type Interrupted struct {
-	Signal syscall.Signal
-	Dir    string // run directory; set by Run
-	Way    string // how to go on; empty: with the same command
+	Signal   syscall.Signal
+	Dir      string // run directory; set by Run
+	HintText string // how to go on; empty: with the same command
 }
 
 func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
@@ -50,8 +50,8 @@ func (e *Interrupted) ExitCode() exit.Code { return exit.Signal(e.Signal) }
 
 // Hint returns the hint for the user.
 func (e *Interrupted) Hint() string {
-	if e.Way != "" {
-		return e.Way
+	if e.HintText != "" {
+		return e.HintText
 	}
 	if e.Dir == "" {
 		return ""
@@ -83,7 +83,7 @@ func (e *ToolError) Hint() string {
 	var script *scriptError
 	switch {
 	case errors.As(e.Err, &script):
-		return script.way
+		return script.hint
 	case e.Err == nil:
 		return fmt.Sprintf("install %s, or put its directory on PATH", e.Tool)
 	case errors.Is(e.Err, fs.ErrPermission):
@@ -124,8 +124,8 @@ func (e *ProbeError) Hint() string {
 // StoppedError reports that a run was stopped because records could not be written:
 // without a journal no task counts as done.
 type StoppedError struct {
-	err error
-	way string // the hint; "" for the hint of a run with a recipe
+	err  error
+	hint string // the hint; "" for the hint of a run with a recipe
 }
 
 func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
@@ -136,8 +136,8 @@ func (e *StoppedError) Unwrap() error     { return e.err }
 
 // Hint returns the hint for the user.
 func (e *StoppedError) Hint() string {
-	if e.way != "" {
-		return e.way
+	if e.hint != "" {
+		return e.hint
 	}
 	return "make room or mend the disk, then run the same command again"
 }
@@ -157,8 +157,8 @@ func (e *FullError) Hint() string { return "make room, then run the same command
 
 // BudgetError reports that a task does not fit into the machine or the budget.
 type BudgetError struct {
-	Reason string
-	Way    string
+	Reason   string
+	HintText string
 }
 
 func (e *BudgetError) Error() string { return e.Reason }
@@ -167,7 +167,7 @@ func (e *BudgetError) Error() string { return e.Reason }
 func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the hint for the user.
-func (e *BudgetError) Hint() string { return e.Way }
+func (e *BudgetError) Hint() string { return e.HintText }
 
 // ResourceError reports that premix was given fewer GPUs than its tasks are to have.
 type ResourceError struct {

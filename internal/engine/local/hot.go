@@ -385,7 +385,7 @@ func startFailure(ctx context.Context, t *engine.Task, err error) error {
 	}
 	var unavailable *hotstart.Unavailable
 	if errors.As(err, &unavailable) {
-		f.hint = unavailable.Way
+		f.hint = unavailable.HintText
 	}
 	return f
 }
@@ -421,7 +421,7 @@ func (h *hot) describe(err error) *failure {
 			full.text = o.Error() + "; the disk of the run directory is full"
 			return full
 		}
-		return &failure{record.CauseOutput, o.Error(), o.Way}
+		return &failure{record.CauseOutput, o.Error(), o.HintText}
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		full.text = fmt.Sprintf("the disk of the run directory is full: %v", err)
 		return full

@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		}
 	}()
 	s.slots, s.capacity, s.budget = slots, slots*run.Plan.Header.Threads, budget
-	s.hints = hints{failed: WayAgain}
+	s.hints = hints{failed: HintAgain}
 	return s.run(ctx, &hot{scheduler: s, run: run, opts: o, tool: rec, samples: samples,
 		spec: rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory), lanes: make(map[string]*lane), timeout: o.Timeout, killed: make(chan struct{}),
 		running: make(map[int]context.CancelCauseFunc), queued: make(map[int]time.Time), starts: make(Starts),
@@ -170,8 +170,8 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 	}
 	if need > budget {
 		return 0, 0, &BudgetError{
-			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
-			Way:    "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
+			Reason:   fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
+			HintText: "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
 		}
 	}
 	return min(slots, int(budget/need)), budget, nil

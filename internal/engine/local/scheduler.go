@@ -224,7 +224,7 @@ func (s *scheduler) run(ctx context.Context, l launcher) (*Summary, error) {
 	case err != nil:
 		return sum, err
 	case sum.Failed+sum.NotRun > 0:
-		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: s.hints.failed}
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, HintText: s.hints.failed}
 	}
 	return sum, nil
 }
@@ -242,7 +242,7 @@ func (s *scheduler) limits() {
 func (s *scheduler) interrupted(err error) error {
 	var i *Interrupted
 	if s.ctx.Err() != nil && errors.As(context.Cause(s.ctx), &i) {
-		return &Interrupted{Signal: i.Signal, Dir: s.q.Dir, Way: s.hints.interrupted}
+		return &Interrupted{Signal: i.Signal, Dir: s.q.Dir, HintText: s.hints.interrupted}
 	}
 	return err
 }
@@ -428,7 +428,7 @@ func (s *scheduler) refreshOrders() {
 // fail stops the run for good.
 func (s *scheduler) fail(err error) {
 	if s.broken == nil {
-		s.broken = &StoppedError{err: err, way: s.hints.stopped}
+		s.broken = &StoppedError{err: err, hint: s.hints.stopped}
 	}
 	s.stop()
 }

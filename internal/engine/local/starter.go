@@ -48,7 +48,7 @@ func checkTool(rec *recipe.Recipe) error {
 
 // scriptError is the reason why the kernel would not execute a script. It says more than the
 // kernel's "exec format error" and "no such file or directory".
-type scriptError struct{ reason, way string }
+type scriptError struct{ reason, hint string }
 
 func (e *scriptError) Error() string { return e.reason }
 

@@ -74,10 +74,10 @@ type Engine interface {
 
 // RefusedError reports that a batch system has understood a request, and refused it.
 type RefusedError struct {
-	Engine string
-	Reason string // in the system's words
-	Way    string
-	Final  bool // it would refuse them at any time
+	Engine   string
+	Reason   string // in the system's words
+	HintText string
+	Final    bool // it would refuse them at any time
 }
 
 func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " + e.Reason }
@@ -86,7 +86,7 @@ func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " 
 func (*RefusedError) ExitCode() exit.Code { return exit.Unavailable }
 
 // Hint returns the hint for the user.
-func (e *RefusedError) Hint() string { return e.Way }
+func (e *RefusedError) Hint() string { return e.HintText }
 
 // LostError reports that engine jobs end before premix starts in them, one after another.
 type LostError struct {

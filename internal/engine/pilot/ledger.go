@@ -145,7 +145,7 @@ func (l *ledger) read() error {
 		return err
 	}
 	if info.Size() < l.size {
-		return &engine.DirError{Dir: filepath.Dir(l.path), Reason: "has lost a part of its ledger (" + l.path + ")", Way: "submit the tasks to another directory"}
+		return &engine.DirError{Dir: filepath.Dir(l.path), Reason: "has lost a part of its ledger (" + l.path + ")", HintText: "submit the tasks to another directory"}
 	}
 	if info.Size() == l.size {
 		return nil

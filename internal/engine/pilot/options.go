@@ -12,8 +12,8 @@ import (
 
 // OptionError reports an invalid option of an engine.
 type OptionError struct {
-	Reason string
-	Way    string
+	Reason   string
+	HintText string
 }
 
 func (e *OptionError) Error() string { return e.Reason }
@@ -22,7 +22,7 @@ func (e *OptionError) Error() string { return e.Reason }
 func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the hint for the user.
-func (e *OptionError) Hint() string { return e.Way }
+func (e *OptionError) Hint() string { return e.HintText }
 
 // ParseOptions reads options as a command line gives them, KEY=VALUE. Those that every
 // engine has go into o; the rest is for the engine.

@@ -128,7 +128,7 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 		return err
 	}
 	if busy {
-		return &engine.DirError{Dir: d.dir, Reason: "has a worker in seat " + w.Share.SlotName() + " that still runs", Way: "its tasks are run when that one has ended"}
+		return &engine.DirError{Dir: d.dir, Reason: "has a worker in seat " + w.Share.SlotName() + " that still runs", HintText: "its tasks are run when that one has ended"}
 	}
 	defer lock.Close()
 	if err := lock.Truncate(0); err != nil {
@@ -181,7 +181,7 @@ func (d *Runs) Result() error {
 	err := d.TaskDir.Result()
 	var failed *local.FailedError
 	if errors.As(err, &failed) {
-		failed.Way = local.WayAgain
+		failed.HintText = local.HintAgain
 	}
 	return err
 }

@@ -151,7 +151,7 @@ func (d *TaskDir) Result() error {
 		return nil
 	}
 	return &local.FailedError{Failed: s.Failed, NotRun: s.NotRun, Tasks: s.Tasks,
-		Way: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed has them run again", s.Dir)}
+		HintText: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed has them run again", s.Dir)}
 }
 
 // Close removes the intermediates that nothing needs any more.

@@ -41,7 +41,7 @@ func Work(ctx context.Context, d Directory, o WorkOptions, w Worker) error {
 	}
 	wave := f.l.wave(o.Wave)
 	if wave == nil || wave.Engine != o.Engine || o.Index < 0 || o.Index >= len(wave.workers) {
-		return &engine.DirError{Dir: d.Path(), Reason: fmt.Sprintf("has no share %d of wave %d for %s", o.Index, o.Wave, o.Engine), Way: "premix itself runs this command"}
+		return &engine.DirError{Dir: d.Path(), Reason: fmt.Sprintf("has no share %d of wave %d for %s", o.Index, o.Wave, o.Engine), HintText: "premix itself runs this command"}
 	}
 	f.worker = wave.workers[o.Index]
 	w.Share, w.Settings = &f.worker.Share, wave.Settings

@@ -26,8 +26,8 @@ func (e *PrunedError) Hint() string {
 // InputError reports invalid tasks of a submission, where the error is not about a line of a
 // file, or an invalid selection of tasks.
 type InputError struct {
-	Reason string
-	Way    string
+	Reason   string
+	HintText string
 }
 
 func (e *InputError) Error() string { return e.Reason }
@@ -36,4 +36,4 @@ func (e *InputError) Error() string { return e.Reason }
 func (*InputError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the hint for the user.
-func (e *InputError) Hint() string { return e.Way }
+func (e *InputError) Hint() string { return e.HintText }

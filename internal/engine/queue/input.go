@@ -45,14 +45,14 @@ type Input struct {
 func (in *Input) Read(r io.Reader, b *Batch) error {
 	in.wrong = problem.Collector{File: in.Name}
 	var err error
-	way := "give one command a line"
+	hint := "give one command a line"
 	switch in.Format {
 	case JSONL:
 		err = in.readJSON(r, b)
-		way = `give one task a line, as in {"command": "gzip a"}`
+		hint = `give one task a line, as in {"command": "gzip a"}`
 	case CSV, TSV:
 		err = in.readTable(r, b)
-		way = "give a header and one row a task"
+		hint = "give a header and one row a task"
 	default:
 		err = in.readLines(r, b)
 	}
@@ -60,7 +60,7 @@ func (in *Input) Read(r io.Reader, b *Batch) error {
 		return err
 	}
 	if len(in.wrong.List) == 0 && b.tasks == 0 {
-		in.wrong.Add(0, way, "there are no tasks")
+		in.wrong.Add(0, hint, "there are no tasks")
 	}
 	return in.wrong.Err()
 }
@@ -87,7 +87,7 @@ func (in *Input) keep(line int, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	in.wrong.Add(line, e.Way, "%s", e.Reason)
+	in.wrong.Add(line, e.HintText, "%s", e.Reason)
 	if len(in.wrong.List) >= problem.Enough {
 		return errEnough
 	}
@@ -117,7 +117,7 @@ func ParseArray(text string) ([][2]int, error) {
 	for _, f := range strings.Split(text, ",") {
 		var s Selection
 		if err := s.ParseTasks(f); err != nil {
-			return nil, &InputError{Reason: fmt.Sprintf("%q is not a list of indexes", text), Way: "write numbers and ranges, as in 1-10,15"}
+			return nil, &InputError{Reason: fmt.Sprintf("%q is not a list of indexes", text), HintText: "write numbers and ranges, as in 1-10,15"}
 		}
 		list = append(list, s.Tasks...)
 	}
@@ -158,7 +158,7 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 			if t != nil {
 				command, err := t.Fill([]string{string(text)}, rows)
 				if err != nil {
-					return &InputError{Reason: err.Error(), Way: "with lines there is one field, {} or {1}"}
+					return &InputError{Reason: err.Error(), HintText: "with lines there is one field, {} or {1}"}
 				}
 				spec.Command = command
 			}
@@ -181,11 +181,11 @@ func (in *Input) template(columns []string) (*Template, error) {
 	return t, err
 }
 
-const wayTable = "mend the table and submit it again: nothing was submitted"
+const hintTable = "mend the table and submit it again: nothing was submitted"
 
 func (in *Input) readTable(r io.Reader, b *Batch) error {
 	if in.Template == "" {
-		return &InputError{Reason: "a table has no commands of its own", Way: "give a template with --template, such as 'gzip {file}'"}
+		return &InputError{Reason: "a table has no commands of its own", HintText: "give a template with --template, such as 'gzip {file}'"}
 	}
 	table := csv.NewReader(bufio.NewReaderSize(r, 256<<10))
 	table.ReuseRecord = true
@@ -203,7 +203,7 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 		}
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
-			in.wrong.Add(bad.Line, wayTable, "%v", bad.Err)
+			in.wrong.Add(bad.Line, hintTable, "%v", bad.Err)
 			return nil // where the next row begins is not known
 		}
 		if err != nil {
@@ -218,14 +218,14 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 			continue
 		}
 		if len(row) != columns {
-			if err := in.keep(line, &InputError{Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), Way: wayTable}); err != nil {
+			if err := in.keep(line, &InputError{Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), HintText: hintTable}); err != nil {
 				return err
 			}
 			continue
 		}
 		command, err := t.Fill(row, n)
 		if err != nil {
-			err = &InputError{Reason: err.Error(), Way: wayTable}
+			err = &InputError{Reason: err.Error(), HintText: hintTable}
 		} else {
 			err = in.add(b, &Spec{Command: command}, nil, in.Array)
 		}
@@ -280,7 +280,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	var g given
 	var full error
 	wrong := func(format string, args ...any) {
-		full = errors.Join(full, in.keep(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see premix help task for the fields; nothing was submitted"}))
+		full = errors.Join(full, in.keep(n, &InputError{Reason: fmt.Sprintf(format, args...), HintText: "see premix help task for the fields; nothing was submitted"}))
 	}
 	before := len(in.wrong.List)
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -295,7 +295,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		known := fieldNames()
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
 			if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
-				full = errors.Join(full, in.keep(n, &InputError{Reason: "unknown field " + name, Way: problem.Meant(name, known, "%s")}))
+				full = errors.Join(full, in.keep(n, &InputError{Reason: "unknown field " + name, HintText: problem.Meant(name, known, "%s")}))
 			}
 		}
 		g = given{}

@@ -126,7 +126,7 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 	default:
 		q.run, q.first, err = engine.ReadHeader(dir)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-			return nil, &engine.DirError{Dir: dir, Reason: "holds no tasks", Way: "give the directory that was --out of premix task submit, premix task run or premix run"}
+			return nil, &engine.DirError{Dir: dir, Reason: "holds no tasks", HintText: "give the directory that was --out of premix task submit, premix task run or premix run"}
 		}
 		if err != nil {
 			return nil, err
@@ -203,7 +203,7 @@ func (q *Queue) denied() error {
 	if errors.As(engine.DirectoryError(q.Dir, q.foreign), &e) {
 		return e
 	}
-	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory", Err: q.foreign}
+	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", HintText: "ask its owner, or give another directory", Err: q.foreign}
 }
 
 // makeDir makes a task directory. It refuses a directory that holds a run.
@@ -212,7 +212,7 @@ func makeDir(dir string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, engine.PlanFile)); err == nil {
-		return &engine.DirError{Dir: dir, Reason: "already holds a run", Way: "give another directory with --out"}
+		return &engine.DirError{Dir: dir, Reason: "already holds a run", HintText: "give another directory with --out"}
 	}
 	return os.MkdirAll(filepath.Join(dir, engine.StateDir, engine.QueueDir), 0o775)
 }
@@ -388,7 +388,7 @@ func (q *Queue) readOrders() error {
 }
 
 func (q *Queue) damaged(name string) error {
-	return &engine.DirError{Dir: q.Dir, Reason: "is damaged (" + q.path(name) + ")", Way: "submit the tasks again, to another directory"}
+	return &engine.DirError{Dir: q.Dir, Reason: "is damaged (" + q.path(name) + ")", HintText: "submit the tasks again, to another directory"}
 }
 
 // group records a batch's declaration of a group.
@@ -721,11 +721,11 @@ func (q *Queue) readSpec(e *entry) (*Spec, error) {
 
 func (q *Queue) noTask(task int) error {
 	n := len(q.entries())
-	way := fmt.Sprintf("its tasks have the numbers 1 to %d", n)
+	hint := fmt.Sprintf("its tasks have the numbers 1 to %d", n)
 	if n == 0 {
-		way = "submit tasks with premix task submit"
+		hint = "submit tasks with premix task submit"
 	}
-	return &InputError{Reason: fmt.Sprintf("there is no task %d in %s", task, q.Dir), Way: way}
+	return &InputError{Reason: fmt.Sprintf("there is no task %d in %s", task, q.Dir), HintText: hint}
 }
 
 // record reads the last record of a task; it returns nil for a task without a record.

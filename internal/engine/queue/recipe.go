@@ -105,7 +105,7 @@ func (q *Queue) extentOfRun(s *Spec, rec *record.Task, stderr bool) (p extent, e
 			}
 		}
 		if to == "" {
-			return p, &InputError{Reason: fmt.Sprintf("recipe %s keeps no standard output", q.run.Recipe), Way: "--stderr prints its standard error; its outputs are in " + q.Dir}
+			return p, &InputError{Reason: fmt.Sprintf("recipe %s keeps no standard output", q.run.Recipe), HintText: "--stderr prints its standard error; its outputs are in " + q.Dir}
 		}
 	}
 	q.workDirs(func(task, try int, path string) {

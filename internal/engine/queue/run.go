@@ -64,7 +64,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 		return nil, notEmpty(dir)
 	}
 	if IsDir(dir) {
-		return nil, &engine.DirError{Dir: dir, Reason: "holds tasks without a recipe", Way: "give another directory with --out; premix task ls shows what is in this one"}
+		return nil, &engine.DirError{Dir: dir, Reason: "holds tasks without a recipe", HintText: "give another directory with --out; premix task ls shows what is in this one"}
 	}
 	if err := os.Mkdir(state, 0o775); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -89,7 +89,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 			break
 		}
 		if resume || !untouched(dir, entries) {
-			return nil, &engine.DirError{Dir: dir, Reason: "cannot be resumed: the run was begun with " + changed, Way: "put it back as it was, or begin a new run in another directory"}
+			return nil, &engine.DirError{Dir: dir, Reason: "cannot be resumed: the run was begun with " + changed, HintText: "put it back as it was, or begin a new run in another directory"}
 		}
 		// A run that never got to its first task: nothing to lose.
 		if err := os.Remove(filepath.Join(state, ordersFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +111,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 	}
 	pending := r.Pending()
 	if !resume && len(pending)+len(r.Cancelled()) == 0 {
-		return nil, errors.Join(&engine.DirError{Dir: dir, Reason: "already holds this run, and all its tasks are done", Way: "give another directory with --out to run them again"}, r.Close())
+		return nil, errors.Join(&engine.DirError{Dir: dir, Reason: "already holds this run, and all its tasks are done", HintText: "give another directory with --out to run them again"}, r.Close())
 	}
 	if err := r.begins(pending); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -120,7 +120,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 }
 
 func notEmpty(dir string) error {
-	return &engine.DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
+	return &engine.DirError{Dir: dir, Reason: "is not empty and holds no run", HintText: "give a new or empty directory with --out"}
 }
 
 // untouched reports whether the run in dir, which has these entries, has neither outputs nor
@@ -144,7 +144,7 @@ func takeRun(dir string) (*os.File, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
-		return nil, &engine.DirError{Dir: dir, Reason: "is in use by another premix (" + holder + ")", Way: "wait until it has ended, or give another directory with --out"}
+		return nil, &engine.DirError{Dir: dir, Reason: "is in use by another premix (" + holder + ")", HintText: "wait until it has ended, or give another directory with --out"}
 	}
 	sign(f)
 	return f, nil
@@ -164,7 +164,7 @@ func OpenShare(dir string, plan *engine.Plan, retries int, worker string, share 
 		return nil, err
 	}
 	if what := plan.Changed(old); what != "" {
-		return nil, &engine.DirError{Dir: dir, Reason: "cannot be gone on with: the run was begun with " + what, Way: "put it back as it was, or begin a new run in another directory"}
+		return nil, &engine.DirError{Dir: dir, Reason: "cannot be gone on with: the run was begun with " + what, HintText: "put it back as it was, or begin a new run in another directory"}
 	}
 	r := &Run{Plan: old, worker: worker, share: share, retries: retries}
 	if err := r.open(dir, plan.Header.Premix); err != nil {

@@ -162,7 +162,7 @@ func (s *Selection) ParseTasks(text string) error {
 		b, err = strconv.Atoi(last)
 	}
 	if err != nil || a < 1 || b < a {
-		return &InputError{Reason: fmt.Sprintf("%q is not the number of a task", text), Way: "write a number, or a range as in 1-100 or 101-"}
+		return &InputError{Reason: fmt.Sprintf("%q is not the number of a task", text), HintText: "write a number, or a range as in 1-100 or 101-"}
 	}
 	s.Tasks = append(s.Tasks, [2]int{a, b})
 	return nil
@@ -175,7 +175,7 @@ func (q *Queue) each(s *Selection, f func(task int, e *entry)) error {
 	if s.Group != "" {
 		id, ok := q.names[s.Group]
 		if !ok {
-			return &InputError{Reason: fmt.Sprintf("there is no group %s in %s", s.Group, q.Dir), Way: "premix task ls shows the groups"}
+			return &InputError{Reason: fmt.Sprintf("there is no group %s in %s", s.Group, q.Dir), HintText: "premix task ls shows the groups"}
 		}
 		group = id
 	}
@@ -309,7 +309,7 @@ type Explanation struct {
 	Command string       `json:"command"`
 	State   string       `json:"state"`
 	Why     string       `json:"why"` // one sentence
-	Way     string       `json:"hint,omitempty"`
+	Hint    string       `json:"hint,omitempty"`
 	Stderr  []string     `json:"stderr,omitempty"` // last lines
 	Record  *record.Task `json:"record,omitempty"` // of the last try
 }
@@ -373,30 +373,30 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 		if q.isRunning(x, running) {
 			return x, nil
 		}
-		x.Way = rec.Hint
+		x.Hint = rec.Hint
 		if q.run != nil {
 			x.Why = fmt.Sprintf("it failed in try %d: %s", rec.Try, rec.Error)
-			if x.Way == "" {
-				x.Way = "mend the cause, then " + q.command()
+			if x.Hint == "" {
+				x.Hint = "mend the cause, then " + q.command()
 			}
 			x.Stderr, _ = engine.Stderr(q.Dir, rec, engine.StderrLines)
 			break
 		}
 		x.Why = fmt.Sprintf("it failed %s: %s", times(int(e.fails)), rec.Error)
-		if x.Way == "" {
-			x.Way = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
+		if x.Hint == "" {
+			x.Hint = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
 		}
 		if text, err := q.read1(rec.Log, ".err", rec.StderrOffset, rec.StderrLength, tailBytes); err == nil {
 			x.Stderr = lines.Last(text, engine.StderrLines)
 		}
 	case Cancelled:
 		x.Why = "it was cancelled"
-		x.Way = fmt.Sprintf("premix task retry %s %d has it run after all", q.Dir, task)
+		x.Hint = fmt.Sprintf("premix task retry %s %d has it run after all", q.Dir, task)
 	default:
 		if q.isRunning(x, running) {
 			return x, nil
 		}
-		x.Why, x.Way = q.waits(&e, task, worker)
+		x.Why, x.Hint = q.waits(&e, task, worker)
 		if rec != nil && rec.Cause != "" {
 			x.Why += fmt.Sprintf("; try %d ended so: %s", rec.Try, rec.Error)
 		}
@@ -421,7 +421,7 @@ func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
 }
 
 // waits returns the reason why a task waits.
-func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
+func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 	if e.flags&flagHeld != 0 {
 		return "it is held until it is released", ""
 	}

@@ -74,7 +74,7 @@ func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 			return nil, err
 		}
 		if err := os.MkdirAll(o.Files, 0o777); err != nil {
-			return nil, &InputError{Reason: fmt.Sprintf("--files: %v", err), Way: "name a directory in which you may write"}
+			return nil, &InputError{Reason: fmt.Sprintf("--files: %v", err), HintText: "name a directory in which you may write"}
 		}
 	}
 	b := &Batch{q: q, o: o, hash: sha256.New(), known: make(map[string]int)}
@@ -119,7 +119,7 @@ func (b *Batch) note(name string, after []string) (*Group, error) {
 	i, ok := b.known[name]
 	if !ok {
 		if name == "" || len(name) > 255 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == ',' }) {
-			return nil, &InputError{Reason: fmt.Sprintf("%q cannot be the name of a group", name), Way: "give it letters and digits"}
+			return nil, &InputError{Reason: fmt.Sprintf("%q cannot be the name of a group", name), HintText: "give it letters and digits"}
 		}
 		i = len(b.groups)
 		b.known[name] = i
@@ -134,10 +134,10 @@ func (b *Batch) note(name string, after []string) (*Group, error) {
 		_, ok := b.q.names[a]
 		b.q.mu.Unlock()
 		if _, here := b.known[a]; !ok && !here && !b.blind {
-			return nil, &InputError{Reason: fmt.Sprintf("there is no group %s that %s could come after", a, name), Way: "submit its tasks first"}
+			return nil, &InputError{Reason: fmt.Sprintf("there is no group %s that %s could come after", a, name), HintText: "submit its tasks first"}
 		}
 		if b.q.reaches(b.groups, a, name) {
-			return nil, &InputError{Reason: fmt.Sprintf("group %s would come after itself", name), Way: "name other groups with --after"}
+			return nil, &InputError{Reason: fmt.Sprintf("group %s would come after itself", name), HintText: "name other groups with --after"}
 		}
 		g.After = append(g.After, a)
 	}
@@ -198,7 +198,7 @@ func (b *Batch) Add(s *Spec, after []string) (err error) {
 		s.Group = ""
 	}
 	if err := s.check(); err != nil {
-		return &InputError{Reason: err.Error(), Way: "mend it and submit all again: nothing was submitted"}
+		return &InputError{Reason: err.Error(), HintText: "mend it and submit all again: nothing was submitted"}
 	}
 	if b.array || s.Array != nil && b.tasks > 0 {
 		return &InputError{Reason: "an array is not the only line of its batch", Way: "submit it by itself"}
@@ -229,7 +229,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 	defer func() { err = engine.DirectoryError(b.q.Dir, err) }()
 	if b.tasks == 0 {
 		b.Abort()
-		return nil, &InputError{Reason: "there are no tasks", Way: "give one command a line"}
+		return nil, &InputError{Reason: "there are no tasks", HintText: "give one command a line"}
 	}
 	digest := hex.EncodeToString(b.hash.Sum(nil))
 	if b.o.Once {
@@ -299,7 +299,7 @@ const SeatWait = 2 * time.Minute
 func (q *Queue) Work(worker string) (err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
 	if q.run != nil {
-		return &engine.DirError{Dir: q.Dir, Reason: "holds a run with a recipe", Way: q.command() + " runs its tasks"}
+		return &engine.DirError{Dir: q.Dir, Reason: "holds a run with a recipe", HintText: q.command() + " runs its tasks"}
 	}
 	if q.orders == nil {
 		return q.denied()
@@ -314,7 +314,7 @@ func (q *Queue) Work(worker string) (err error) {
 		return err
 	}
 	if busy {
-		return &engine.DirError{Dir: q.Dir, Reason: "is in use by another premix (" + signature(path) + ")", Way: "that one runs what is submitted; follow it with premix task ls, or wait until it has ended"}
+		return &engine.DirError{Dir: q.Dir, Reason: "is in use by another premix (" + signature(path) + ")", HintText: "that one runs what is submitted; follow it with premix task ls, or wait until it has ended"}
 	}
 	sign(f)
 	engine.Announce(q.Dir)

@@ -78,7 +78,7 @@ func ParseTemplate(text string, columns []string) (*Template, error) {
 			}
 			if ok {
 				if back {
-					return nil, &InputError{Reason: fmt.Sprintf("the place {%s} stands between backquotes, where it cannot be quoted", rest[1:end]), Way: "write $(...) in place of `...`"}
+					return nil, &InputError{Reason: fmt.Sprintf("the place {%s} stands between backquotes, where it cannot be quoted", rest[1:end]), HintText: "write $(...) in place of `...`"}
 				}
 				flush()
 				p.where = where
@@ -154,9 +154,9 @@ func parsePlace(text string, columns []string) (p part, ok bool, err error) {
 		p.column = n - 1
 		return p, true, nil
 	case nerr == nil && n > 0:
-		return p, false, &InputError{Reason: fmt.Sprintf("there is no column %d: the table has %d", n, len(columns)), Way: "its columns are " + strings.Join(columns, ", ")}
+		return p, false, &InputError{Reason: fmt.Sprintf("there is no column %d: the table has %d", n, len(columns)), HintText: "its columns are " + strings.Join(columns, ", ")}
 	case columns != nil && isName(name):
-		return p, false, &InputError{Reason: fmt.Sprintf("there is no column %s", name), Way: "its columns are " + strings.Join(columns, ", ") + "; write {{ and }} for braces"}
+		return p, false, &InputError{Reason: fmt.Sprintf("there is no column %s", name), HintText: "its columns are " + strings.Join(columns, ", ") + "; write {{ and }} for braces"}
 	}
 	return p, false, nil
 }

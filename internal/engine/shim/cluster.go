@@ -163,7 +163,7 @@ func (k *cluster) admit(ctx context.Context, s *submission) error {
 	err := k.test(ctx, &pilot.Share{Cores: s.Cores, Memory: s.Memory, Ask: s.ask})
 	var refused *pilot.RefusedError
 	if errors.As(err, &refused) {
-		return &optionError{refused.Reason, refused.Way}
+		return &optionError{refused.Reason, refused.HintText}
 	}
 	return err
 }

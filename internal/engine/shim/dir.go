@@ -72,7 +72,7 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		return "", err
 	}
 	if _, err := os.Stat(statePath(dir, "config.json")); errors.Is(err, fs.ErrNotExist) && len(entries) > 0 {
-		return "", &engine.DirError{Dir: dir, Reason: "holds something else", Way: "name a new directory with --dir"}
+		return "", &engine.DirError{Dir: dir, Reason: "holds something else", HintText: "name a new directory with --dir"}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, engine.StateDir), 0o700); err != nil {
 		return "", err
@@ -103,7 +103,7 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		}
 		c.Env = outside(dir)
 	default:
-		return "", &pilot.OptionError{Reason: fmt.Sprintf("the programs of Slurm cannot have engine %q behind them", c.Engine), Way: "it is local or slurm"}
+		return "", &pilot.OptionError{Reason: fmt.Sprintf("the programs of Slurm cannot have engine %q behind them", c.Engine), HintText: "it is local or slurm"}
 	}
 	text, err := json.MarshalIndent(&c, "", "  ")
 	if err != nil {
@@ -154,11 +154,11 @@ func readConfig(dir string) (*Config, error) {
 	}
 	text, err := owner.ReadConfig(path)
 	if err != nil {
-		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), Way: "premix slurm-shim --dir DIR makes one", Err: err}
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), HintText: "premix slurm-shim --dir DIR makes one", Err: err}
 	}
 	c := &Config{}
 	if err := json.Unmarshal(text, c); err != nil {
-		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("has a bad configuration: %v", err), Way: "premix slurm-shim --dir DIR writes it again", Err: err}
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("has a bad configuration: %v", err), HintText: "premix slurm-shim --dir DIR writes it again", Err: err}
 	}
 	if c.Format > configFormat {
 		return nil, &record.FormatError{Path: path, Format: c.Format}

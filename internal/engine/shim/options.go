@@ -46,13 +46,13 @@ type given struct {
 // optionError is a mistake in the arguments of a front.
 type optionError struct {
 	reason string
-	way    string
+	hint   string
 }
 
 func (e *optionError) Error() string { return e.reason }
 
 // Hint returns the hint for the user.
-func (e *optionError) Hint() string { return e.way }
+func (e *optionError) Hint() string { return e.hint }
 
 // parseOptions parses arguments like getopt_long(3): a long name may be shortened
 // where it stays unique. With inOrder, options end at the first argument

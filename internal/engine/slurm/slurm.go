@@ -52,17 +52,17 @@ func New(options map[string]string) (*Engine, error) {
 		switch {
 		case key == "premix":
 			if !filepath.IsAbs(value) {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), Way: "give the path of premix on the nodes"}
+				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), HintText: "give the path of premix on the nodes"}
 			}
 			e.premix = value
 		case key == "poll":
 			d, err := units.ParseDuration(value)
 			if err != nil {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), Way: "as in poll=10s"}
+				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), HintText: "as in poll=10s"}
 			}
 			e.interval = d
 		case slices.Contains(own, key):
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of sbatch itself", key), Way: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
+			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of sbatch itself", key), HintText: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
 		case value == "":
 			e.options = append(e.options, "--"+key)
 		default:
@@ -121,7 +121,7 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 			return nil, err
 		}
 		if ids == nil {
-			return nil, &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), Way: "options of sbatch are given as --engine-opt partition=NAME, account=NAME, time=TIME"}
+			return nil, &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), HintText: "options of sbatch are given as --engine-opt partition=NAME, account=NAME, time=TIME"}
 		}
 		return ids, nil
 	}
@@ -152,7 +152,7 @@ func (e *Engine) Test(ctx context.Context, s *pilot.Share) error {
 	}
 	args = append(append(args, e.options...), asked(s)...)
 	if _, err := programs.Run(ctx, "", "sbatch", append(args, "--wrap=true")...); err != nil {
-		return &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), Way: "ask for what the cluster has"}
+		return &pilot.RefusedError{Engine: Name, Reason: programs.Message(err), HintText: "ask for what the cluster has"}
 	}
 	return nil
 }

@@ -42,9 +42,9 @@ const (
 
 // Error is returned for a directory that cannot be packed or unpacked.
 type Error struct {
-	Dir    string
-	Reason string
-	Way    string
+	Dir      string
+	Reason   string
+	HintText string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Reason) }
@@ -53,7 +53,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Reason) }
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the way to resolve the error.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 const notPacked = "is not packed"
 

@@ -23,10 +23,10 @@ import (
 
 // JournalError is returned for a journal that cannot be used.
 type JournalError struct {
-	Dir    string
-	Reason string
-	Way    string
-	Err    error
+	Dir      string
+	Reason   string
+	HintText string
+	Err      error
 }
 
 func (e *JournalError) Error() string {
@@ -41,7 +41,7 @@ func (*JournalError) ExitCode() exit.Code { return exit.Directory }
 func (e *JournalError) Unwrap() error     { return e.Err }
 
 // Hint returns the way to resolve the error.
-func (e *JournalError) Hint() string { return e.Way }
+func (e *JournalError) Hint() string { return e.HintText }
 
 // The journal is a directory:
 //
@@ -112,12 +112,12 @@ func journalPlace(dir string, r *Rules, roots []string) error {
 	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
 		return nil // a journal that is resumed was made after its scan
 	}
-	const way = "name a directory outside of what the rules act on: --journal DIR"
+	const hint = "name a directory outside of what the rules act on: --journal DIR"
 	path, pool, scanned := resolved(dir), "", ""
 	for _, p := range r.Pools {
 		switch at := resolved(p.Dir); {
 		case path == at:
-			return &JournalError{dir, "is the pool " + p.Name, way, nil}
+			return &JournalError{dir, "is the pool " + p.Name, hint, nil}
 		case within(path, at):
 			pool = p.Name
 		}
@@ -132,9 +132,9 @@ func journalPlace(dir string, r *Rules, roots []string) error {
 		switch {
 		case !rule.actsOn(pool):
 		case pool != "":
-			return &JournalError{dir, fmt.Sprintf("lies in the pool %s, where the rule %q (%s) could take it", pool, rule.Name, rule.Verb), way, nil}
+			return &JournalError{dir, fmt.Sprintf("lies in the pool %s, where the rule %q (%s) could take it", pool, rule.Name, rule.Verb), hint, nil}
 		case scanned != "":
-			return &JournalError{dir, fmt.Sprintf("lies in %s, where the rule %q (%s) could take it", scanned, rule.Name, rule.Verb), way, nil}
+			return &JournalError{dir, fmt.Sprintf("lies in %s, where the rule %q (%s) could take it", scanned, rule.Name, rule.Verb), hint, nil}
 		}
 	}
 	return nil

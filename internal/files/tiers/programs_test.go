@@ -170,11 +170,11 @@ func (x *exerciser) equal(got []byte, off int64, size int) error {
 }
 
 // program is a program that a test needs.
-func program(t *testing.T, name, way string) string {
+func program(t *testing.T, name, hint string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Skipf("%s is missing: %s", name, way)
+		t.Skipf("%s is missing: %s", name, hint)
 	}
 	return path
 }

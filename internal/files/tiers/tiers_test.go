@@ -496,7 +496,7 @@ func TestWritersWhileFilesMove(t *testing.T) {
 	const files, rounds = 8, 60
 	done := make(chan struct{})
 	var movers sync.WaitGroup
-	for way := range 2 {
+	for hint := range 2 {
 		movers.Go(func() {
 			for {
 				for i := range files {
@@ -505,7 +505,7 @@ func TestWritersWhileFilesMove(t *testing.T) {
 						return
 					default:
 					}
-					_, err := m.tree.move(t.Context(), fmt.Sprint("f", i), way, 1-way)
+					_, err := m.tree.move(t.Context(), fmt.Sprint("f", i), hint, 1-hint)
 					if err != nil && !errors.Is(err, ErrBusy) && !absent(err) {
 						t.Errorf("moving f%d: %v", i, err)
 					}

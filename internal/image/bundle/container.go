@@ -79,7 +79,7 @@ func Make(dir, id string, r Request, seed func(upper string) error, join Join) (
 		return nil, err
 	}
 	if a := r.Image.Architecture; a != "" && a != runtime.GOARCH {
-		return nil, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
+		return nil, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), HintText: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
 	}
 	c := &Container{id: id, dir: dir, runc: runc}
 	root := filepath.Join(dir, "root")
@@ -213,7 +213,7 @@ func (c *Container) run(join Join, files []*os.File, args ...string) error {
 	})
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return &image.Error{Kind: image.Unavailable, Reason: "runc " + args[0] + ": " + c.logged(exit), Way: "`premix exec` of the same image shows whether runc works on this machine", Err: err}
+		return &image.Error{Kind: image.Unavailable, Reason: "runc " + args[0] + ": " + c.logged(exit), HintText: "`premix exec` of the same image shows whether runc works on this machine", Err: err}
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func Run(dir string, r Request) (status int, err error) {
 		return 0, err
 	}
 	if a := r.Image.Architecture; a != "" && a != runtime.GOARCH {
-		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
+		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), HintText: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err
@@ -109,7 +109,7 @@ func Run(dir string, r Request) (status int, err error) {
 	if o.Scratch != "" {
 		// After supervisor.json, from which a later premix learns that it has to be removed.
 		if err := os.Mkdir(o.Scratch, 0o700); err != nil {
-			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), Way: "give an existing directory with --scratch", Err: err}
+			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), HintText: "give an existing directory with --scratch", Err: err}
 		}
 	}
 	return start(b, lock)
@@ -124,15 +124,15 @@ func Possible() error {
 
 func runtimePath() (string, error) {
 	if os.Geteuid() != 0 {
-		return "", &image.Error{Kind: image.Unavailable, Reason: "only root can run a command in an image", Way: "sudo premix exec ..."}
+		return "", &image.Error{Kind: image.Unavailable, Reason: "only root can run a command in an image", HintText: "sudo premix exec ..."}
 	}
 	groups, err := os.ReadFile("/proc/self/gid_map")
 	if err == nil && !mapped(string(groups), ttyGroup) {
-		return "", &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("a container's terminals belong to group %d, which this user namespace does not have", ttyGroup), Way: "run premix as root outside of the user namespace"}
+		return "", &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("a container's terminals belong to group %d, which this user namespace does not have", ttyGroup), HintText: "run premix as root outside of the user namespace"}
 	}
 	runc, err := exec.LookPath("runc")
 	if err != nil {
-		return "", &image.Error{Kind: image.Unavailable, Reason: "runc is not on PATH", Way: "sudo apt-get install -y --no-install-recommends runc", Err: err}
+		return "", &image.Error{Kind: image.Unavailable, Reason: "runc is not on PATH", HintText: "sudo apt-get install -y --no-install-recommends runc", Err: err}
 	}
 	return runc, nil
 }

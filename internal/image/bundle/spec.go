@@ -79,7 +79,7 @@ func (r *Request) process(s *specs.Spec, root string) error {
 		p.Args = slices.Concat(set.Entrypoint, set.Cmd)
 	}
 	if len(p.Args) == 0 {
-		return &image.Error{Kind: image.Usage, Reason: "the image has no default command", Way: "give a command: premix exec IMAGE -- CMD"}
+		return &image.Error{Kind: image.Usage, Reason: "the image has no default command", HintText: "give a command: premix exec IMAGE -- CMD"}
 	}
 	who := set.User
 	if r.User != "" {
@@ -180,7 +180,7 @@ func (r *Request) findCommand(root string, p *specs.Process) (string, error) {
 			return t, nil
 		}
 	}
-	return "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "it was searched for in the image, in " + strings.Join(tries, ", ")}
+	return "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), HintText: "it was searched for in the image, in " + strings.Join(tries, ", ")}
 }
 
 // mounts returns the mounts of every container.

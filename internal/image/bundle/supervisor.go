@@ -37,10 +37,10 @@ func Main(b string) int {
 	if err != nil {
 		var e *image.Error
 		if !errors.As(err, &e) {
-			e = &image.Error{Kind: image.Unavailable, Reason: err.Error(), Way: "premix exec needs namespaces, overlayfs and cgroups: see dmesg for what the kernel refused"}
+			e = &image.Error{Kind: image.Unavailable, Reason: err.Error(), HintText: "premix exec needs namespaces, overlayfs and cgroups: see dmesg for what the kernel refused"}
 		}
 		// e.Err may wrap an error without a JSON form.
-		_ = json.NewEncoder(report).Encode(image.Error{Kind: e.Kind, Reason: e.Reason, Way: e.Way})
+		_ = json.NewEncoder(report).Encode(image.Error{Kind: e.Kind, Reason: e.Reason, HintText: e.HintText})
 		return 1
 	}
 	report.Close()
@@ -128,9 +128,9 @@ func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper 
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(o.Request.Root), escape(upper), escape(work))
 	if err := unix.Mount("premix", root, "overlay", unix.MS_NODEV, options); err != nil {
-		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), Way: "load overlayfs, if it is missing: sudo modprobe overlay", Err: err}
+		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), HintText: "load overlayfs, if it is missing: sudo modprobe overlay", Err: err}
 		if o.Scratch != "" {
-			e.Way += "; and give --scratch on a filesystem that supports an upper directory, such as ext4 or xfs"
+			e.HintText += "; and give --scratch on a filesystem that supports an upper directory, such as ext4 or xfs"
 		}
 		return "", e
 	}

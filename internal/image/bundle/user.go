@@ -48,7 +48,7 @@ func user(root, who string) (u specs.User, home string, err error) {
 		}
 	}
 	if !found && !numeric {
-		return u, "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no user %s", name), Way: "name one of its /etc/passwd, or a number"}
+		return u, "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no user %s", name), HintText: "name one of its /etc/passwd, or a number"}
 	}
 	u.UID = uid
 	if grouped {
@@ -61,7 +61,7 @@ func user(root, who string) (u specs.User, home string, err error) {
 			}
 		}
 		if !known {
-			return u, "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no group %s", group), Way: "name one of its /etc/group, or a number"}
+			return u, "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no group %s", group), HintText: "name one of its /etc/group, or a number"}
 		}
 		u.GID = gid
 		return u, home, nil // as in docker: an explicit group is the only one
@@ -96,7 +96,7 @@ func accounts(root, file string, fields int) ([][]string, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxAccounts {
-		return nil, &image.Error{Kind: image.Damaged, Reason: fmt.Sprintf("the image's /%s is not a readable file of accounts", file), Way: "build the image again"}
+		return nil, &image.Error{Kind: image.Damaged, Reason: fmt.Sprintf("the image's /%s is not a readable file of accounts", file), HintText: "build the image again"}
 	}
 	var list [][]string
 	lines := bufio.NewScanner(f)

@@ -14,10 +14,10 @@ const (
 
 // Error reports why a snapshotter cannot run.
 type Error struct {
-	Kind   Kind
-	Reason string
-	Way    string
-	Err    error // may be nil
+	Kind     Kind
+	Reason   string
+	HintText string
+	Err      error // may be nil
 }
 
 func (e *Error) Error() string { return e.Reason }
@@ -35,4 +35,4 @@ func (e *Error) ExitCode() exit.Code {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }

@@ -313,12 +313,12 @@ func (l *loader) local(e *Entry) {
 			e.As = "${name}"
 		}
 	}
-	const way = "as: mirror/${name}, where ${name} is the name without its registry"
+	const hint = "as: mirror/${name}, where ${name} is the name without its registry"
 	example := "a/b"
 	if !wild(e.Name) {
 		example = e.Name
 	} else if e.as("a/b") == e.as("a/c") {
-		l.Add(e.Line, way, "as: several names would become one, %s", e.As)
+		l.Add(e.Line, hint, "as: several names would become one, %s", e.As)
 		return
 	}
 	for _, tag := range e.Tags {
@@ -326,7 +326,7 @@ func (l *loader) local(e *Entry) {
 			tag = tree.DefaultTag
 		}
 		if _, err := tree.ParseRef(e.as(example) + ":" + tag); err != nil {
-			l.Add(e.Line, way, "the name %s is not valid in a store: %v", e.as(example), err)
+			l.Add(e.Line, hint, "the name %s is not valid in a store: %v", e.as(example), err)
 			return
 		}
 	}

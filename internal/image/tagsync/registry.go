@@ -145,7 +145,7 @@ func (r *registries) names(ctx context.Context, registry string) (list []string,
 	})
 	var known *image.Error
 	if errors.As(err, &known) && !leaveAlone(err) {
-		return nil, &image.Error{Kind: image.Unreachable, Reason: known.Reason, Way: "some registries do not list their names, or only for users that are logged in: write the names instead of a wildcard", Err: err}
+		return nil, &image.Error{Kind: image.Unreachable, Reason: known.Reason, HintText: "some registries do not list their names, or only for users that are logged in: write the names instead of a wildcard", Err: err}
 	}
 	return list, err
 }

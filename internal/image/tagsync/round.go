@@ -355,12 +355,12 @@ func (r *round) expand(ctx context.Context, owners map[string]string) ([]*wanted
 			case first != nil && first.Source() == i.Source():
 			case first != nil:
 				r.report(Row{Action: Failed, Ref: i.Ref, Source: i.Source(), Err: &image.Error{Kind: image.Usage,
-					Reason: fmt.Sprintf("the name %s is already used by %s (line %d)", i.Ref, first.Source(), first.entry.Line),
-					Way:    fmt.Sprintf("give one of them another name, in line %d: as: ...", e.Line)}})
+					Reason:   fmt.Sprintf("the name %s is already used by %s (line %d)", i.Ref, first.Source(), first.entry.Line),
+					HintText: fmt.Sprintf("give one of them another name, in line %d: as: ...", e.Line)}})
 			case owner != "" && (have == nil || !have.Claimed):
 				r.report(Row{Action: Failed, Ref: i.Ref, Source: i.Source(), Err: &image.Error{Kind: image.Usage,
-					Reason: fmt.Sprintf("%s belongs to the watch list %s", i.Ref, owner),
-					Way:    fmt.Sprintf("remove it from one of the lists, or give it another name in line %d (as: ...); if this list was named %s before, restore that name (name: %s)", e.Line, owner, owner)}})
+					Reason:   fmt.Sprintf("%s belongs to the watch list %s", i.Ref, owner),
+					HintText: fmt.Sprintf("remove it from one of the lists, or give it another name in line %d (as: ...); if this list was named %s before, restore that name (name: %s)", e.Line, owner, owner)}})
 			default:
 				all[i.Ref] = i
 			}
@@ -391,7 +391,7 @@ func (r *round) expandEntry(ctx context.Context, e *Entry, x *expansion) (found 
 			ref, err := tree.ParseRef(e.as(name) + ":" + tag)
 			if err != nil {
 				r.report(Row{Action: Failed, Source: displayed(e.Registry, name, tag), Err: &image.Error{Kind: image.Usage,
-					Reason: fmt.Sprintf("the name is not valid in a store: %v", err), Way: fmt.Sprintf("leave it out (exclude), or rename it, in line %d: as: ...", e.Line), Err: err}})
+					Reason: fmt.Sprintf("the name is not valid in a store: %v", err), HintText: fmt.Sprintf("leave it out (exclude), or rename it, in line %d: as: ...", e.Line), Err: err}})
 				continue
 			}
 			found = append(found, &wanted{Image{Ref: ref.String(), Registry: e.Registry, Name: name, Tag: tag, Platform: e.Platform}, e})
@@ -455,7 +455,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	case err == nil && digest == "" && wild(x.entry.Name):
 		return nil // not every name has every tag
 	case err == nil && digest == "":
-		err = &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the registry does not have %s", i.Source()), Way: fmt.Sprintf("check name and tag in line %d of the list", x.entry.Line)}
+		err = &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the registry does not have %s", i.Source()), HintText: fmt.Sprintf("check name and tag in line %d of the list", x.entry.Line)}
 	}
 	was := i
 	if err == nil {
@@ -531,7 +531,7 @@ func (r *round) add(ctx context.Context, x *wanted, i *Image, digest string) (in
 		return 0, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, r.list.Timeout, &image.Error{Kind: image.Unreachable,
-		Reason: fmt.Sprintf("%s was not fetched within %v", i.Source(), r.list.Timeout), Way: "check the connection to the registry, or raise timeout: in the list"})
+		Reason: fmt.Sprintf("%s was not fetched within %v", i.Source(), r.list.Timeout), HintText: "check the connection to the registry, or raise timeout: in the list"})
 	defer cancel()
 	o := r.o.Add
 	o.Platform, o.Progress = x.Platform, nil

@@ -64,9 +64,9 @@ func (e *ExposedError) Hint() string {
 
 // AddressError reports an address on which a service cannot listen.
 type AddressError struct {
-	Address string
-	Way     string
-	Err     error
+	Address  string
+	HintText string
+	Err      error
 }
 
 func (e *AddressError) Error() string {
@@ -84,8 +84,8 @@ func (*AddressError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the addresses that are possible.
 func (e *AddressError) Hint() string {
-	if e.Way != "" {
-		return e.Way
+	if e.HintText != "" {
+		return e.HintText
 	}
 	return "name an address of this machine that is free: HOST:PORT, or unix:PATH"
 }
@@ -199,10 +199,10 @@ func makeParent(dir string) error {
 		return err
 	}
 	if st.Mode().Perm()&0o022 != 0 && st.Mode()&fs.ModeSticky == 0 {
-		return &AddressError{Address: dir, Way: "name a socket in a directory of your own", Err: fmt.Errorf("other users may write to the directory (mode %04o)", st.Mode().Perm())}
+		return &AddressError{Address: dir, HintText: "name a socket in a directory of your own", Err: fmt.Errorf("other users may write to the directory (mode %04o)", st.Mode().Perm())}
 	}
 	if err := owner.Named(dir); err != nil {
-		return &AddressError{Address: dir, Way: "name a socket in a directory of your own", Err: err}
+		return &AddressError{Address: dir, HintText: "name a socket in a directory of your own", Err: err}
 	}
 	return nil
 }

@@ -28,10 +28,10 @@ type Tokens struct {
 
 // FileError is a mistake in a file of tokens.
 type FileError struct {
-	File   string
-	Line   int // 0 for the whole file
-	Reason string
-	Way    string
+	File     string
+	Line     int // 0 for the whole file
+	Reason   string
+	HintText string
 }
 
 func (e *FileError) Error() string {
@@ -45,7 +45,7 @@ func (e *FileError) Error() string {
 func (*FileError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the way to correct the file.
-func (e *FileError) Hint() string { return e.Way }
+func (e *FileError) Hint() string { return e.HintText }
 
 // ReadTokens reads a file of tokens. A line is a token, or a user and its token. Empty
 // lines and lines that begin with # have no meaning.
@@ -78,7 +78,7 @@ func ReadTokens(path string) (*Tokens, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if len(t.sums) == 0 {
-		return nil, &FileError{File: path, Reason: "there is no token in the file", Way: "make a token with: openssl rand -hex 16"}
+		return nil, &FileError{File: path, Reason: "there is no token in the file", HintText: "make a token with: openssl rand -hex 16"}
 	}
 	return t, nil
 }
@@ -87,7 +87,7 @@ func ReadTokens(path string) (*Tokens, error) {
 func (t *Tokens) Named(path string) error {
 	for _, user := range t.users {
 		if user == "" {
-			return &FileError{File: path, Reason: "a line has no user", Way: "write a user and a token on each line"}
+			return &FileError{File: path, Reason: "a line has no user", HintText: "write a user and a token on each line"}
 		}
 	}
 	return nil
@@ -120,7 +120,7 @@ func ReadToken(path string) (string, error) {
 	}
 	fields := strings.Fields(string(text))
 	if len(fields) != 1 || len(fields[0]) < shortest {
-		return "", &FileError{File: path, Reason: fmt.Sprintf("the file must have one token of at least %d characters", shortest), Way: "make a token with: openssl rand -hex 16"}
+		return "", &FileError{File: path, Reason: fmt.Sprintf("the file must have one token of at least %d characters", shortest), HintText: "make a token with: openssl rand -hex 16"}
 	}
 	return fields[0], nil
 }

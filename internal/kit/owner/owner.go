@@ -19,9 +19,9 @@ import (
 
 // Error reports a file, a directory or a peer that other users control.
 type Error struct {
-	Path   string
-	Reason string
-	Way    string // the hint; "" if it depends on the caller
+	Path     string
+	Reason   string
+	HintText string // the hint; "" if it depends on the caller
 }
 
 func (e *Error) Error() string { return e.Path + " " + e.Reason }
@@ -30,7 +30,7 @@ func (e *Error) Error() string { return e.Path + " " + e.Reason }
 func (e *Error) Is(target error) bool { return target == fs.ErrPermission }
 
 // Hint returns the advice for the user.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // also is a further trusted user ID plus one, or 0.
 var also atomic.Int64
@@ -112,10 +112,10 @@ func Trusted(dir string) error {
 		}
 		dir = wd + "/" + dir // not cleaned: ".." may follow a link
 	}
-	err := trustedWay(dir)
+	err := trustedHint(dir)
 	var foreign *Error
 	if errors.As(err, &foreign) {
-		foreign.Way = "do it as the user whose directory it is, or give a directory that root alone may change"
+		foreign.HintText = "do it as the user whose directory it is, or give a directory that root alone may change"
 	}
 	return err
 }
@@ -141,8 +141,8 @@ func MkdirAll(dir string, mode fs.FileMode) error {
 	return Trusted(dir) // in a directory that all users can write to, another user may have made it meanwhile
 }
 
-// trustedWay is Trusted for an absolute path, whose names it resolves as the kernel does.
-func trustedWay(path string) error {
+// trustedHint is Trusted for an absolute path, whose names it resolves as the kernel does.
+func trustedHint(path string) error {
 	at, names, links := "/", strings.Split(path, "/"), 0
 	for {
 		var st unix.Stat_t
@@ -363,7 +363,7 @@ func ReadSecret(path string) ([]byte, error) {
 	if err := checkMode(f, 0); err != nil {
 		var foreign *Error
 		if errors.As(err, &foreign) {
-			foreign.Way = "name a file of your own"
+			foreign.HintText = "name a file of your own"
 		}
 		return nil, err
 	}

@@ -10,17 +10,17 @@ import (
 
 // MountError reports that a file system could not be mounted or unmounted.
 type MountError struct {
-	Op  string // "mount" or "unmount"
-	Dir string
-	Err error
-	Way string // the hint; may be empty
+	Op       string // "mount" or "unmount"
+	Dir      string
+	Err      error
+	HintText string // the hint; may be empty
 }
 
 func (e *MountError) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Dir, e.Err) }
 func (e *MountError) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *MountError) Hint() string { return e.Way }
+func (e *MountError) Hint() string { return e.HintText }
 
 // ErrNoHelper means that this user may not mount, and that fusermount3, which mounts
 // for unprivileged users, is not installed.

@@ -18,9 +18,9 @@ import (
 
 // Error is returned for a machine file that cannot be used.
 type Error struct {
-	Path   string
-	Reason string
-	Way    string
+	Path     string
+	Reason   string
+	HintText string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("machine %s: %s", e.Path, e.Reason) }
@@ -30,10 +30,10 @@ func (*Error) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the documentation.
 func (e *Error) Hint() string {
-	if e.Way == "" {
+	if e.HintText == "" {
 		return "premix help replay describes the file"
 	}
-	return e.Way
+	return e.HintText
 }
 
 // Machine is a machine for jobs.
@@ -172,7 +172,7 @@ func Read(path string) (*Machine, error) {
 		if errors.As(err, &p) {
 			err = p.Err
 		}
-		return nil, &Error{Path: path, Reason: err.Error(), Way: "without --machine it is derived from the trace"}
+		return nil, &Error{Path: path, Reason: err.Error(), HintText: "without --machine it is derived from the trace"}
 	}
 	var m *Machine
 	switch {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// sinfoWay is the hint for an output of sinfo that lacks columns.
-const sinfoWay = `make it with sinfo -N -o "%P|%N|%c|%m|%T|%l|%L" > FILE`
+// sinfoHint is the hint for an output of sinfo that lacks columns.
+const sinfoHint = `make it with sinfo -N -o "%P|%N|%c|%m|%T|%l|%L" > FILE`
 
 // sinfoHeader returns the columns of an output of sinfo, which its header line names, and
 // the delimiter, "" for spaces; nil if a line is no such header.
@@ -61,7 +61,7 @@ func parseSinfo(path string, b []byte) (*Machine, error) {
 		if columns == nil {
 			if columns, delimiter = sinfoHeader(line); columns != nil {
 				if _, ok := columns["CPUS"]; !ok {
-					return nil, fmt.Errorf("line %d: there is no column CPUS: %s", n+1, sinfoWay)
+					return nil, fmt.Errorf("line %d: there is no column CPUS: %s", n+1, sinfoHint)
 				}
 				_, c.memory = columns["MEMORY"]
 			}
@@ -83,12 +83,12 @@ func parseSinfo(path string, b []byte) (*Machine, error) {
 		}
 		node := slurmNode{}
 		if node.cores, err = strconv.Atoi(get("CPUS")); err != nil || node.cores < 1 {
-			return nil, fmt.Errorf("line %d: CPUS is %q, which is not one number of cores: %s", n+1, get("CPUS"), sinfoWay)
+			return nil, fmt.Errorf("line %d: CPUS is %q, which is not one number of cores: %s", n+1, get("CPUS"), sinfoHint)
 		}
 		if text := get("MEMORY"); text != "" {
 			mib, err := strconv.ParseInt(text, 10, 40)
 			if err != nil {
-				return nil, fmt.Errorf("line %d: MEMORY is %q, which is not one number of MiB: %s", n+1, text, sinfoWay)
+				return nil, fmt.Errorf("line %d: MEMORY is %q, which is not one number of MiB: %s", n+1, text, sinfoHint)
 			}
 			node.memory = Size(mib)
 		}

@@ -20,8 +20,8 @@ import (
 
 // Error is returned for a policy that is not valid.
 type Error struct {
-	Reason string
-	Way    string
+	Reason   string
+	HintText string
 }
 
 func (e *Error) Error() string { return e.Reason }
@@ -30,7 +30,7 @@ func (e *Error) Error() string { return e.Reason }
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the way to resolve the error.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // The orders.
 const (
@@ -184,11 +184,11 @@ func (c *Config) check() error {
 func ReadFile(path string) ([]Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &Error{Reason: err.Error(), Way: "give a file of policies; premix help replay describes it"}
+		return nil, &Error{Reason: err.Error(), HintText: "give a file of policies; premix help replay describes it"}
 	}
 	list, err := Parse(b)
 	if err != nil {
-		return nil, &Error{Reason: fmt.Sprintf("%s: %v", path, err), Way: "premix help replay describes the file"}
+		return nil, &Error{Reason: fmt.Sprintf("%s: %v", path, err), HintText: "premix help replay describes the file"}
 	}
 	return list, nil
 }
@@ -230,7 +230,7 @@ func Choose(names []string, file []Config) ([]Config, error) {
 			c := Config{Name: name, Exec: strings.Fields(command)}
 			c.defaults()
 			if len(c.Exec) == 0 {
-				return nil, &Error{Reason: "exec: names no command", Way: "write it as in exec:./policy.py"}
+				return nil, &Error{Reason: "exec: names no command", HintText: "write it as in exec:./policy.py"}
 			}
 			list = append(list, c)
 			continue
@@ -246,7 +246,7 @@ func Choose(names []string, file []Config) ([]Config, error) {
 			for _, c := range file {
 				known = append(known, c.Name)
 			}
-			return nil, &Error{Reason: fmt.Sprintf("unknown policy %q", name), Way: "it is one of " + strings.Join(known, ", ") + ", or exec:COMMAND"}
+			return nil, &Error{Reason: fmt.Sprintf("unknown policy %q", name), HintText: "it is one of " + strings.Join(known, ", ") + ", or exec:COMMAND"}
 		}
 		list = append(list, c)
 	}

@@ -17,10 +17,10 @@ import (
 
 // Error is returned for a trace that cannot be read at all.
 type Error struct {
-	Path   string
-	Reason string
-	Way    string // the hint
-	Err    error
+	Path     string
+	Reason   string
+	HintText string // the hint
+	Err      error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("trace %s: %s", e.Path, e.Reason) }
@@ -30,7 +30,7 @@ func (*Error) ExitCode() exit.Code { return exit.Usage }
 func (e *Error) Unwrap() error     { return e.Err }
 
 // Hint returns the way to resolve the error.
-func (e *Error) Hint() string { return e.Way }
+func (e *Error) Hint() string { return e.HintText }
 
 // Options give information that a file lacks.
 type Options struct {
@@ -49,7 +49,7 @@ const maxDocument = 4 << 30
 func Open(path string, o Options) (*Trace, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, &Error{Path: path, Reason: reason(err), Way: "give a trace: a Standard Workload File, an output of sacct, a trace of Nextflow, a WfInstance, or a directory of premix", Err: err}
+		return nil, &Error{Path: path, Reason: reason(err), HintText: "give a trace: a Standard Workload File, an output of sacct, a trace of Nextflow, a WfInstance, or a directory of premix", Err: err}
 	}
 	if info.IsDir() {
 		return openDir(path)
@@ -61,7 +61,7 @@ func Open(path string, o Options) (*Trace, error) {
 	defer f.Close()
 	r, done, err := plain(f, info.Size())
 	if err != nil {
-		return nil, &Error{Path: path, Reason: err.Error(), Way: "it should be plain, a .gz, or a .zip with one file in it", Err: err}
+		return nil, &Error{Path: path, Reason: err.Error(), HintText: "it should be plain, a .gz, or a .zip with one file in it", Err: err}
 	}
 	defer done()
 	return Read(r, filepath.Base(path), info.Size(), o)
@@ -128,7 +128,7 @@ func Read(r io.Reader, name string, size int64, o Options) (*Trace, error) {
 	var t *Trace
 	switch {
 	case len(bytes.TrimSpace(head)) == 0:
-		return nil, &Error{Path: name, Reason: "is empty", Way: "the file may be cut short: compare it with its source"}
+		return nil, &Error{Path: name, Reason: "is empty", HintText: "the file may be cut short: compare it with its source"}
 	case looksJSON(head):
 		t, err = readJSON(b, name)
 	case looksSacct(head):
@@ -143,11 +143,11 @@ func Read(r io.Reader, name string, size int64, o Options) (*Trace, error) {
 		if errors.As(err, &known) {
 			return nil, err
 		}
-		return nil, &Error{Path: name, Reason: err.Error(), Way: "the file may be cut short: compare it with its source", Err: err}
+		return nil, &Error{Path: name, Reason: err.Error(), HintText: "the file may be cut short: compare it with its source", Err: err}
 	}
 	if t.Len() == 0 {
 		e := &Error{Path: name, Reason: fmt.Sprintf("read as %s it has no job: %d bad lines, %d left out", t.Format, t.Read.Bad, t.Read.Out),
-			Way: "premix replay reads Standard Workload Files, sacct's output, traces of Nextflow and WfInstances"}
+			HintText: "premix replay reads Standard Workload Files, sacct's output, traces of Nextflow and WfInstances"}
 		if len(t.Read.First) > 0 {
 			e.Reason += fmt.Sprintf("; line %d: %s", t.Read.First[0].Line, t.Read.First[0].Why)
 		}

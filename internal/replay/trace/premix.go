@@ -20,7 +20,7 @@ func openDir(path string) (*Trace, error) {
 	}
 	plan, err := engine.ReadPlan(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, &Error{Path: path, Reason: "is a directory that holds no run", Way: "give the directory that was --out of premix run or premix task run, or a file"}
+		return nil, &Error{Path: path, Reason: "is a directory that holds no run", HintText: "give the directory that was --out of premix run or premix task run, or a file"}
 	}
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func fromRecords(records iter.Seq2[*record.Task, error], path, format, step stri
 	}
 	t := b.finish(true)
 	if t.Len() == 0 {
-		return nil, &Error{Path: path, Reason: "has no record of a task", Way: "replay it when some of its tasks have ended"}
+		return nil, &Error{Path: path, Reason: "has no record of a task", HintText: "replay it when some of its tasks have ended"}
 	}
 	return t, nil
 }

@@ -70,7 +70,7 @@ func readJSON(r *bufio.Reader, name string) (*Trace, error) {
 		return nil, err
 	}
 	if token != json.Delim('{') {
-		return nil, &Error{Path: name, Reason: "is JSON, but neither a WfInstance nor an output of sacct --json", Way: "both begin with {"}
+		return nil, &Error{Path: name, Reason: "is JSON, but neither a WfInstance nor an output of sacct --json", HintText: "both begin with {"}
 	}
 	// sacct's document may be large and is read job by job; a WfInstance is read as a
 	// whole.
@@ -85,7 +85,7 @@ func readJSON(r *bufio.Reader, name string) (*Trace, error) {
 			if token, err := dec.Token(); err != nil {
 				return nil, err
 			} else if token != json.Delim('[') {
-				return nil, &Error{Path: name, Reason: "its jobs are not a list", Way: "write it with sacct --json"}
+				return nil, &Error{Path: name, Reason: "its jobs are not a list", HintText: "write it with sacct --json"}
 			}
 			b := newBuilder(name, sacctJSONName, 0)
 			if err := b.sacctJSON(dec); err != nil {

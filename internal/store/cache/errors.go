@@ -72,15 +72,15 @@ func (e *NotCachedError) Hint() string {
 
 // BusyError reports that a tree cannot be dropped or moved because it is in use.
 type BusyError struct {
-	Tree   object.Digest
-	Reason string
-	Way    string
+	Tree     object.Digest
+	Reason   string
+	HintText string
 }
 
 func (e *BusyError) Error() string { return fmt.Sprintf("tree %s %s", e.Tree.Short(), e.Reason) }
 
 // Hint returns the hint for the user.
-func (e *BusyError) Hint() string { return e.Way }
+func (e *BusyError) Hint() string { return e.HintText }
 
 // NoRoomError reports that there is no space to keep a whole tree.
 type NoRoomError struct {

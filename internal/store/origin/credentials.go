@@ -27,10 +27,10 @@ type entry struct {
 
 // CredentialsError reports an invalid credentials file. It never quotes the file.
 type CredentialsError struct {
-	File   string
-	Line   int // 0 for the file as a whole
-	Reason string
-	Way    string
+	File     string
+	Line     int // 0 for the file as a whole
+	Reason   string
+	HintText string
 }
 
 func (e *CredentialsError) Error() string {
@@ -44,14 +44,14 @@ func (e *CredentialsError) Error() string {
 func (*CredentialsError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint returns the hint for the user.
-func (e *CredentialsError) Hint() string { return e.Way }
+func (e *CredentialsError) Hint() string { return e.HintText }
 
 // ReadCredentials reads a credentials file, which must be private to its owner.
 func ReadCredentials(path string) (*Credentials, error) {
 	text, err := owner.ReadSecret(path)
 	var foreign *owner.Error
 	if errors.As(err, &foreign) {
-		return nil, &CredentialsError{path, 0, "it " + foreign.Reason, foreign.Way}
+		return nil, &CredentialsError{path, 0, "it " + foreign.Reason, foreign.HintText}
 	}
 	if err != nil {
 		return nil, err

@@ -77,9 +77,9 @@ func (o Options) filled() Options {
 
 // OpenError reports that a name or its options do not give an origin.
 type OpenError struct {
-	Origin string // without credentials
-	Err    error
-	Way    string
+	Origin   string // without credentials
+	Err      error
+	HintText string
 }
 
 func (e *OpenError) Error() string { return fmt.Sprintf("origin %s: %v", e.Origin, e.Err) }
@@ -89,7 +89,7 @@ func (*OpenError) ExitCode() exit.Code { return exit.Usage }
 func (e *OpenError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *OpenError) Hint() string { return e.Way }
+func (e *OpenError) Hint() string { return e.HintText }
 
 // Open returns the origin at a directory, or at a URL: file://, http://, https://, or
 // oci://HOST/REPOSITORY. It makes no connection. The error is an [OpenError].
@@ -131,7 +131,7 @@ func Open(s string, o Options) (Origin, error) {
 // of certificates, which is a mistake for any origin.
 func openDir(name, path string, o Options) (Origin, error) {
 	if _, _, err := tlsConfigs(o); err != nil {
-		return nil, &OpenError{name, err, wayPEM}
+		return nil, &OpenError{name, err, hintPEM}
 	}
 	return NewDir(path)
 }

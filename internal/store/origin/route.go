@@ -122,7 +122,7 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 	}
 	own, others, err := tlsConfigs(o)
 	if err != nil {
-		return nil, &OpenError{name, err, wayPEM}
+		return nil, &OpenError{name, err, hintPEM}
 	}
 	var routes []*route
 	for _, p := range o.Proxies {
@@ -209,7 +209,7 @@ func proxyURL(p string, c *Credentials) (*url.URL, error) {
 	return u, nil
 }
 
-const wayPEM = "give PEM files that this user may read"
+const hintPEM = "give PEM files that this user may read"
 
 // tlsConfigs returns the configuration for the origin's host and the one for targets of
 // redirects.

@@ -59,9 +59,9 @@ type Progress struct{ Done, All int }
 
 // SetupError is returned if a bench cannot begin.
 type SetupError struct {
-	Reason string
-	Way    string
-	Err    error
+	Reason   string
+	HintText string
+	Err      error
 }
 
 func (e *SetupError) Error() string {
@@ -76,7 +76,7 @@ func (*SetupError) ExitCode() exit.Code { return exit.Directory }
 func (e *SetupError) Unwrap() error     { return e.Err }
 
 // Hint returns the way to resolve the error.
-func (e *SetupError) Hint() string { return e.Way }
+func (e *SetupError) Hint() string { return e.HintText }
 
 // item is a planned copy.
 type item struct {
@@ -240,7 +240,7 @@ func (b *Bench) note(format string, args ...any) {
 func (b *Bench) makePlan(ctx context.Context) error {
 	for _, name := range b.o.Only {
 		if !slices.ContainsFunc(b.l.Protocols, func(p link.Protocol) bool { return p.Name == name }) {
-			return &SetupError{Reason: fmt.Sprintf("the link file has no protocol %s", name), Way: "see its list of protocols:"}
+			return &SetupError{Reason: fmt.Sprintf("the link file has no protocol %s", name), HintText: "see its list of protocols:"}
 		}
 	}
 	here, there := map[*source]bool{}, map[*source]bool{}
@@ -283,7 +283,7 @@ func (b *Bench) makePlan(ctx context.Context) error {
 		}
 	}
 	if len(b.plan) == 0 {
-		return &SetupError{Reason: "there is nothing to measure", Way: "install the programs that the protocols need; see what was left out"}
+		return &SetupError{Reason: "there is nothing to measure", HintText: "install the programs that the protocols need; see what was left out"}
 	}
 	for s := range here {
 		if err := s.make(ctx, filepath.Join(b.local, "data", s.name())); err != nil {

@@ -181,16 +181,16 @@ func (s *Server) guard(to http.Handler) http.Handler {
 type problem struct {
 	status int
 	text   string
-	way    string
+	hint   string
 }
 
 func (e *problem) Error() string { return e.text }
 
 // Hint returns the way to correct the request.
-func (e *problem) Hint() string { return e.way }
+func (e *problem) Hint() string { return e.hint }
 
-func bad(way, format string, args ...any) error {
-	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), way}
+func bad(hint, format string, args ...any) error {
+	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), hint}
 }
 
 // refuse answers with an error. Nothing may have been written before.

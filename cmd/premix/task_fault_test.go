@@ -197,7 +197,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				if b, err = spawn.ReadStatusFile(board); err != nil {
 					t.Fatal(err)
 				}
-				results, err := b.Ended()
+				results, err := b.Finished()
 				if err != nil {
 					t.Fatal(err)
 				}

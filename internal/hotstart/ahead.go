@@ -82,7 +82,7 @@ const heldFor = 10 * time.Second
 
 // watch ends the template when one of these conditions is met.
 func (a *ahead) watch(granted int64) {
-	begun := time.Now()
+	started := time.Now()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	done := a.done
@@ -93,7 +93,7 @@ func (a *ahead) watch(granted int64) {
 			return
 		case <-done:
 			done = nil
-			late = time.After(2*time.Since(begun) + heldFor)
+			late = time.After(2*time.Since(started) + heldFor)
 			continue
 		case <-tick.C:
 			continue

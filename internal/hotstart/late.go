@@ -183,8 +183,8 @@ func (p *preparation) compareLate(snap *Snapshot, first templateInfo, reply even
 	for _, o := range plan.Offsets {
 		n.avoid = append(n.avoid, byte(-o.Constant))
 	}
-	begun := time.Now()
-	for i := 0; i < fewestFurther || i < mostFurther && time.Since(begun) < enoughFurther; i++ {
+	started := time.Now()
+	for i := 0; i < fewestFurther || i < mostFurther && time.Since(started) < enoughFurther; i++ {
 		p.end()
 		n.further = n.other()
 		if err := p.load(2); err != nil {

@@ -202,8 +202,8 @@ func (s *supervisor) holdAt(pid, process, tid int) error {
 	return nil
 }
 
-// howEnded describes the end of a tool, with the last lines of its stderr.
-func (s *supervisor) howEnded(st unix.WaitStatus) string {
+// howFinished describes the end of a tool, with the last lines of its stderr.
+func (s *supervisor) howFinished(st unix.WaitStatus) string {
 	how := fmt.Sprintf("exit status %d", st.ExitStatus())
 	if st.Signaled() {
 		how = st.Signal().String()

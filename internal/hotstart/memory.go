@@ -113,7 +113,7 @@ func Clocks() [2]frozen.Moment {
 // where the tool keeps ids of its threads. A difference without a known reason is a
 // *dependence, unless the recipe trusts the tool.
 func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
-	begun := time.Now()
+	started := time.Now()
 	p.second.adopt(p)
 	if err := p.load(1); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		return err
 	}
 	c := reply.Comparison
-	m := &MemoryProof{Compared: len(c.Layout) == 0, Bytes: c.Read, Seconds: time.Since(begun).Seconds()}
+	m := &MemoryProof{Compared: len(c.Layout) == 0, Bytes: c.Read, Seconds: time.Since(started).Seconds()}
 	snap.MemoryProof = m
 	if c.Same() {
 		m.Explained = map[string]int{}
@@ -148,7 +148,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		if err := p.compareLate(snap, first, reply); err != nil {
 			return err
 		}
-		m.Seconds = time.Since(begun).Seconds()
+		m.Seconds = time.Since(started).Seconds()
 		return notePlaces(filepath.Join(snap.Dir, imageName), c, first.Prepared.Stopped)
 	}
 	if r.Words != nil {

@@ -96,12 +96,12 @@ func (p *preparation) end() {
 // *InputError, unless the tool succeeds cold.
 func (p *preparation) try() error {
 	err := p.hot()
-	var ended *endedEarly
-	if !errors.As(err, &ended) {
+	var finished *endedEarly
+	if !errors.As(err, &finished) {
 		return err
 	}
 	if p.probe == nil {
-		return &InputError{ended}
+		return &InputError{finished}
 	}
 	if err := p.runCold(); err != nil {
 		return err
@@ -502,10 +502,10 @@ func (p *preparation) take() (*Snapshot, error) {
 }
 
 func (p *preparation) takeOnce() (*Snapshot, error) {
-	begun := time.Now()
+	started := time.Now()
 	err := p.load(0)
-	var ended *endedEarly
-	if errors.As(err, &ended) && p.ready == ReadyRead && p.spec.Ready.Kind == ReadyOpen {
+	var finished *endedEarly
+	if errors.As(err, &finished) && p.ready == ReadyRead && p.spec.Ready.Kind == ReadyOpen {
 		// It does not take a FIFO for an input.
 		p.ready = ReadyOpen
 		err = p.load(0)
@@ -548,7 +548,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 	p.second = p.loadAhead(1, p.ready, p.moment)
 	defer p.second.end()
 	if err = p.fill(snap, first); err == nil {
-		snap.Seconds = time.Since(begun).Seconds()
+		snap.Seconds = time.Since(started).Seconds()
 		err = snap.save()
 	}
 	var refused *refusal
@@ -861,7 +861,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	exit, err := proc.Wait()
 	if kind == Cold {
 		p.coldLooks = proc.looks
-		p.cold = coldStart{proc.Latency, time.Since(proc.begun), exit.User + exit.System, proc.tracing, exit.MaxRSS}
+		p.cold = coldStart{proc.Latency, time.Since(proc.started), exit.User + exit.System, proc.tracing, exit.MaxRSS}
 	}
 	if cerr := <-copied; err == nil {
 		err = cerr

@@ -46,29 +46,29 @@ func cachedBytes(f *os.File, offset, length int64) (bytes int64, ok bool) {
 // newPager returns a pager for an open page file. cold is false where most of it
 // is in the page cache, and there is nothing to do.
 func newPager(f *os.File) (p *pager, cold bool, err error) {
-	p = &pager{f: f, begun: time.Now(), ended: make(chan struct{})}
+	p = &pager{f: f, started: time.Now(), finished: make(chan struct{})}
 	cold, err = p.cold()
 	return p, cold, err
 }
 
 // pager reads the page file of a cold restore in order when its time has come.
 type pager struct {
-	f     *os.File
-	size  int64 // allocated bytes
-	begun time.Time
-	ended chan struct{} // closed when the tool has ended
+	f        *os.File
+	size     int64 // allocated bytes
+	started  time.Time
+	finished chan struct{} // closed when the tool has ended
 }
 
 // single reports whether the tool must read single pages at first.
 func (p *pager) single() bool { return p.size > smallSize }
 
 // stop ends run.
-func (p *pager) stop() { close(p.ended) }
+func (p *pager) stop() { close(p.finished) }
 
 // stopped reports whether the tool has ended.
 func (p *pager) stopped() bool {
 	select {
-	case <-p.ended:
+	case <-p.finished:
 		return true
 	default:
 		return false
@@ -142,9 +142,9 @@ func (p *pager) run() {
 		return
 	}
 	select {
-	case <-time.After(time.Until(p.begun.Add(whole))):
+	case <-time.After(time.Until(p.started.Add(whole))):
 		p.read(0, 1<<62)
-	case <-p.ended:
+	case <-p.finished:
 	}
 }
 
@@ -159,9 +159,9 @@ func (p *pager) measure() (time.Duration, bool) {
 		if cached, ok := cachedBytes(p.f, at, sampleSize); !ok || cached > 0 {
 			continue
 		}
-		begun := time.Now()
+		started := time.Now()
 		if n := p.read(at, sampleSize); n > 0 {
-			return time.Duration(float64(time.Since(begun)) * float64(p.size) / float64(n)), true
+			return time.Duration(float64(time.Since(started)) * float64(p.size) / float64(n)), true
 		}
 	}
 	return 0, false // it is nearly all there

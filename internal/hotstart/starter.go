@@ -180,7 +180,7 @@ type Process struct {
 	tracing     time.Duration
 	watch       *inputWatch
 	done        chan event
-	begun       time.Time
+	started     time.Time
 	ran         time.Time
 }
 
@@ -192,7 +192,7 @@ func (p *Process) Wait() (Exit, error) {
 	if !ok {
 		opened = p.ran
 	}
-	p.Latency = opened.Sub(p.begun)
+	p.Latency = opened.Sub(p.started)
 	p.supervisor.close(p.supervisors)
 	p.looks, p.tracing = e.Looks, e.Tracing
 	if e.Kind != evExited {
@@ -251,7 +251,7 @@ func (e *InputError) Error() string { return e.Err.Error() }
 func (e *InputError) Unwrap() error { return e.Err }
 
 func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error) {
-	begun := time.Now()
+	started := time.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 			return nil, err
 		}
 	}
-	p := &Process{begun: begun, supervisors: &s.supervisors, done: make(chan event, 1)}
+	p := &Process{started: started, supervisors: &s.supervisors, done: make(chan event, 1)}
 	if s.spec.Stream {
 		fd, err := unix.Open(filepath.Join(dir, StdoutName), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {

@@ -84,8 +84,8 @@ func SupervisorMain() int {
 		err := s.run()
 		s.removeCounters()
 		if err != nil {
-			var ended *toolEnded
-			s.link.send(event{Kind: evFailed, Error: err.Error(), Ended: errors.As(err, &ended)})
+			var finished *toolFinished
+			s.link.send(event{Kind: evFailed, Error: err.Error(), Ended: errors.As(err, &finished)})
 			s.killAll()
 			return 1
 		}

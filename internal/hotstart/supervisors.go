@@ -112,11 +112,11 @@ type supervisorHandle struct {
 	ready chan event    // first event of the role
 	over  chan struct{} // closed when the supervisor waits for its next task, or has ended
 
-	next    int                // guarded, like the fields below, by supervisorProcess.mu
-	replies map[int]chan event // outcome of a request
-	exit    chan event         // gets the end of the task
-	ended   *event             // the end of the task, or of the supervisor, if it came before deliver
-	dead    *event
+	next     int                // guarded, like the fields below, by supervisorProcess.mu
+	replies  map[int]chan event // outcome of a request
+	exit     chan event         // gets the end of the task
+	finished *event             // the end of the task, or of the supervisor, if it came before deliver
+	dead     *event
 }
 
 // spawner makes child processes from one OS thread that lasts as long as
@@ -325,10 +325,10 @@ func (h *supervisorHandle) lost(gone event) {
 
 // end keeps the first end of the task and delivers it. The caller holds h.mu.
 func (h *supervisorHandle) end(e event) {
-	if h.ended != nil {
+	if h.finished != nil {
 		return
 	}
-	h.ended = &e
+	h.finished = &e
 	if h.exit != nil {
 		h.exit <- e
 	}
@@ -339,7 +339,7 @@ type refusal struct{ text string }
 
 func (e *refusal) Error() string { return e.text }
 
-// endedEarly is a *toolEnded that came from a supervisor.
+// endedEarly is a *toolFinished that came from a supervisor.
 type endedEarly struct{ text string }
 
 func (e *endedEarly) Error() string { return e.text }
@@ -366,8 +366,8 @@ func (h *supervisorHandle) deliver(c chan event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.exit = c
-	if h.ended != nil {
-		c <- *h.ended
+	if h.finished != nil {
+		c <- *h.finished
 	}
 }
 
@@ -410,7 +410,7 @@ func (h *supervisorHandle) send(r request) error {
 // A supervisor whose task has ended then waits for the next task.
 func (h *supervisorHandle) close(idle *supervisors) {
 	h.mu.Lock()
-	over := h.ended != nil && h.ended.Kind == evExited
+	over := h.finished != nil && h.finished.Kind == evExited
 	h.mu.Unlock()
 	if over {
 		select {

@@ -116,7 +116,7 @@ func (s *supervisor) untilReady(pid int, ready func(int) (bool, error)) error {
 			continue
 		case tid == pid && !st.Stopped():
 			s.task = 0
-			return &toolEnded{s.howEnded(st)}
+			return &toolFinished{s.howFinished(st)}
 		}
 		l, err := s.watch.Handle(tid, st)
 		if err != nil && !errors.Is(err, tracer.ErrGone) {
@@ -158,10 +158,10 @@ func (s *supervisor) outside(path string) bool {
 	return s.container == nil && !below(filepath.Clean(path), s.workDir())
 }
 
-// toolEnded is the error for a tool that ended before it opened its input.
-type toolEnded struct{ how string }
+// toolFinished is the error for a tool that ended before it opened its input.
+type toolFinished struct{ how string }
 
-func (e *toolEnded) Error() string {
+func (e *toolFinished) Error() string {
 	return fmt.Sprintf("the tool ended (%s) before it reached its input", e.how)
 }
 
@@ -403,7 +403,7 @@ const restWithin = 5 * time.Second
 // rest waits until the processes sleep, or until restWithin has passed. A process that
 // starts another process may begin to wait for it only some time later.
 func rest(pids []int) {
-	for begun := time.Now(); time.Since(begun) < restWithin; time.Sleep(time.Millisecond) {
+	for started := time.Now(); time.Since(started) < restWithin; time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {
 			return
 		}

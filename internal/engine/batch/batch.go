@@ -204,7 +204,7 @@ func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
 // Status looks jobs up in the listing. A job that has ended is in the listings of LSF for
 // some time; PBS and SGE have forgotten it.
 func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pilot.Status, error) {
-	l, begun, err := e.list(ctx, time.Time{})
+	l, started, err := e.list(ctx, time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pilot.Sta
 		if j, ok := listed[id]; ok {
 			result[id] = pilot.Status{Phase: j.Phase, Word: j.Word, Reason: j.Reason, Node: j.Node, Blameless: j.Blameless, Stuck: j.Stuck}
 			e.known[id] = time.Time{}
-		} else if at := e.known[id]; at.IsZero() || begun.After(at.Add(e.lag)) {
+		} else if at := e.known[id]; at.IsZero() || started.After(at.Add(e.lag)) {
 			result[id] = pilot.Status{Phase: pilot.Gone, Reason: e.name + " lists it no more"}
 		}
 	}

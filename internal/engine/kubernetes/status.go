@@ -33,24 +33,24 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pi
 	}
 	switch {
 	case inRanges(job.Status.CompletedIndexes, index):
-		return ended("Complete", "", last)
+		return finished("Complete", "", last)
 	case job.Status.FailedIndexes != nil && inRanges(*job.Status.FailedIndexes, index):
-		return ended("Failed", failure(last), last)
+		return finished("Failed", failure(last), last)
 	}
 	for _, c := range job.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed || c.Type == batchv1.JobFailureTarget) {
-			return ended(string(c.Type), strings.TrimSpace(c.Reason+" "+c.Message), last)
+			return finished(string(c.Type), strings.TrimSpace(c.Reason+" "+c.Message), last)
 		}
 	}
 	switch {
 	case job.DeletionTimestamp != nil:
-		st := ended("Deleted", "its Job was deleted", last)
+		st := finished("Deleted", "its Job was deleted", last)
 		st.Blameless = true
 		return st
 	case last != nil && last.Status.Phase == corev1.PodSucceeded:
-		return ended("Succeeded", "", last) // the Job will report it
+		return finished("Succeeded", "", last) // the Job will report it
 	case last != nil && !disrupted(last):
-		return ended("Failed", failure(last), last) // the Job will report it, too; see podFailurePolicy
+		return finished("Failed", failure(last), last) // the Job will report it, too; see podFailurePolicy
 	case last != nil:
 		return pilot.Status{Phase: pilot.Pending, Word: "Disrupted", Reason: failure(last) + "; it is to be started again"}
 	case job.Spec.Suspend != nil && *job.Spec.Suspend:
@@ -59,7 +59,7 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pi
 	return pilot.Status{Phase: pilot.Pending, Word: "NoPod", Reason: "there is no pod of it yet"}
 }
 
-func ended(word, reason string, p *corev1.Pod) pilot.Status {
+func finished(word, reason string, p *corev1.Pod) pilot.Status {
 	st := pilot.Status{Phase: pilot.Ended, Word: word, Reason: reason}
 	if p != nil {
 		st.Node, st.Blameless = p.Spec.NodeName, disrupted(p) || crowded(p)

@@ -157,7 +157,7 @@ func (h *hot) start(a *activeTask) {
 	ctx, end := context.WithCancelCause(h.ctx)
 	h.running[a.Number] = end
 	if a.Queued = h.queued[a.Number]; a.Queued.IsZero() {
-		a.Queued = h.begun.UTC()
+		a.Queued = h.started.UTC()
 	}
 	go func() {
 		t := &try{hot: h, activeTask: a, lane: l, task: task, verify: verify, work: h.run.WorkDir(a.Number, a.Try)}
@@ -454,11 +454,11 @@ type pair struct {
 	copied chan error // of a standard output that is digested; nil: it is not
 	digest []byte     // valid once something came from copied
 
-	exit    hotstart.Exit
-	exitErr error
-	ended   string // record.CauseTimeout or CauseInterrupted, if premix ended it
-	sunk    bool   // the tool was sent SIGTERM because its pipe had failed
-	killed  bool   // premix sent SIGKILL
+	exit     hotstart.Exit
+	exitErr  error
+	finished string // record.CauseTimeout or CauseInterrupted, if premix ended it
+	sunk     bool   // the tool was sent SIGTERM because its pipe had failed
+	killed   bool   // premix sent SIGKILL
 }
 
 // signal sends a signal to the tool and the pipe. Both may have ended by now.
@@ -479,7 +479,7 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 	}()
 	var pipe <-chan struct{}
 	if p.pipe != nil {
-		pipe = p.pipe.ended
+		pipe = p.pipe.finished
 	}
 	var timer, grace <-chan time.Time
 	if timeout > 0 {
@@ -507,14 +507,14 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 			}
 		case <-timer:
 			timer = nil
-			if p.ended == "" {
-				p.ended = record.CauseTimeout
+			if p.finished == "" {
+				p.finished = record.CauseTimeout
 			}
 			end()
 		case <-interrupt:
 			interrupt = nil
-			if p.ended == "" {
-				p.ended = record.CauseInterrupted
+			if p.finished == "" {
+				p.finished = record.CauseInterrupted
 			}
 			end()
 		case <-grace:
@@ -576,7 +576,7 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 	if toolOK && pipeOK && oomKills == 0 { // a shell may end with 0 although a command of its pipeline was killed
 		return nil
 	}
-	switch p.ended {
+	switch p.finished {
 	case record.CauseTimeout:
 		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", timeout), "raise `timeout` in the recipe or give a longer --timeout"}
 	case record.CauseInterrupted:

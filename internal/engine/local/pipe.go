@@ -39,10 +39,10 @@ var life = sync.OnceValues(func() (lifeline, error) {
 
 // pipe is the shell that a recipe's pipe runs in.
 type pipe struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended
-	code  int           // exit status; -1 if killed
-	sig   syscall.Signal
+	cmd      *exec.Cmd
+	finished chan struct{} // closed when it has ended
+	code     int           // exit status; -1 if killed
+	sig      syscall.Signal
 }
 
 // startPipe starts a pipe on the tool's standard output. Its own standard output
@@ -69,7 +69,7 @@ func startPipe(text, work string, env, cgroups []string, stdin *os.File) (*pipe,
 	if err != nil {
 		return nil, fmt.Errorf("start the pipe: %w", err)
 	}
-	p := &pipe{cmd: cmd, ended: make(chan struct{})}
+	p := &pipe{cmd: cmd, finished: make(chan struct{})}
 	go p.wait()
 	return p, nil
 }
@@ -109,7 +109,7 @@ func startShell(text string, env, cgroups []string, namespace bool, place func(*
 const shellSignal = 128
 
 func (p *pipe) wait() {
-	defer close(p.ended)
+	defer close(p.finished)
 	// How it ended is in ProcessState.
 	_ = p.cmd.Wait()
 	// The rest of its group, where it has no namespace of its own.
@@ -133,7 +133,7 @@ func (p *pipe) ok() bool { return p.code == 0 && p.sig == 0 }
 // signal sends a signal to all processes of the pipe. They may be gone already.
 func (p *pipe) signal(sig syscall.Signal) {
 	select {
-	case <-p.ended: // the number may be another's by now
+	case <-p.finished: // the number may be another's by now
 	default:
 		_ = unix.Kill(-p.cmd.Process.Pid, sig)
 	}

@@ -344,7 +344,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	if err := checkTool(rec); err != nil {
 		return nil, err
 	}
-	begun := time.Now()
+	started := time.Now()
 	p := newProgress(o.Messages, false)
 	spec := rec.Spec(o.Threads, 0)
 	lanes := byShape(spec, samples)
@@ -367,7 +367,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 			done.Start, done.Reason = kind, reason
 		}
 	}
-	done.Seconds = time.Since(begun).Seconds()
+	done.Seconds = time.Since(started).Seconds()
 	return done, nil
 }
 

@@ -152,9 +152,9 @@ func TestTimeoutEndsWhatIgnoresSIGTERM(t *testing.T) {
 			for timeout := 300 * time.Millisecond; ; timeout *= 2 {
 				b := newSandbox(t, c.script, toStdout+c.more, 1)
 				b.o.Timeout = timeout
-				begun := time.Now()
+				started := time.Now()
 				sum, err := Run(context.Background(), b.o)
-				took := time.Since(begun)
+				took := time.Since(started)
 				if timeout < time.Minute && slices.ContainsFunc(c.marks, func(name string) bool { return !b.has(name) }) {
 					continue
 				}
@@ -348,12 +348,12 @@ func TestVerdict(t *testing.T) {
 		{"success", pair{}, 0, "", ""},
 		{"success although a child was killed for memory", pair{}, 1, record.CauseMemory, "killed at its memory limit of 1 GiB"},
 		{"success of both", pair{pipe: &pipe{}}, 0, "", ""},
-		{"success just before the interrupt", pair{ended: record.CauseInterrupted}, 0, "", ""},
+		{"success just before the interrupt", pair{finished: record.CauseInterrupted}, 0, "", ""},
 		{"status", pair{exit: exit(3, 0)}, 0, record.CauseExit, "the tool ended with status 3"},
 		{"signal", pair{exit: exit(-1, unix.SIGSEGV)}, 0, record.CauseSignal, "the tool was killed by SIGSEGV"},
 		{"memory", pair{exit: exit(-1, unix.SIGKILL)}, 1, record.CauseMemory, "killed at its memory limit of 1 GiB"},
-		{"timeout before memory", pair{exit: exit(-1, unix.SIGKILL), ended: record.CauseTimeout}, 1, record.CauseTimeout, "ended at its timeout of 1m0s"},
-		{"interrupt", pair{exit: exit(-1, unix.SIGTERM), ended: record.CauseInterrupted}, 0, record.CauseInterrupted, "interrupted"},
+		{"timeout before memory", pair{exit: exit(-1, unix.SIGKILL), finished: record.CauseTimeout}, 1, record.CauseTimeout, "ended at its timeout of 1m0s"},
+		{"interrupt", pair{exit: exit(-1, unix.SIGTERM), finished: record.CauseInterrupted}, 0, record.CauseInterrupted, "interrupted"},
 		{"pipe's status", pair{pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
 		{"pipe's signal", pair{pipe: &pipe{code: -1, sig: unix.SIGABRT}}, 0, record.CauseSignal, "the pipe was killed by SIGABRT"},
 		{"tool dies of a pipe that failed", pair{exit: exit(-1, unix.SIGPIPE), pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
@@ -438,19 +438,19 @@ func TestProgressLine(t *testing.T) {
 		}
 	}
 	settle(1, 20, "cold", "", nil)
-	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	started := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newScheduler(TaskOptions{Queue: run.Queue}, newProgress(nil, false), nil)
 	h := &hot{scheduler: s, lanes: map[string]*lane{"": {}}, run: run, starts: make(Starts), chosen: make(map[int]bool), queued: make(map[int]time.Time)}
-	s.l, s.begun, s.slots = h, begun, 2
+	s.l, s.started, s.slots = h, started, 2
 	s.active = map[uint64]*activeTask{1: nil, 2: nil}
-	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {
+	if got, want := s.line(started), "20/120 done, 2 running"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
 	settle(21, 60, "hot", "", h)
 	settle(61, 69, "cold", "", h)
 	settle(70, 70, "cold", record.CauseExit, h)
 	s.over = 50
-	if got, want := s.line(begun.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, hot 40 · 5.0/s · 0:10 left"; got != want {
+	if got, want := s.line(started.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, hot 40 · 5.0/s · 0:10 left"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
 }

@@ -99,8 +99,8 @@ type scheduler struct {
 	memory    int64 // held by active tasks
 	finishing int   // tries that hold nothing any more and have no record yet
 	unsettled int
-	begun     time.Time
-	ended     time.Time // zero: no task was run
+	started   time.Time
+	finished  time.Time // zero: no task was run
 	user      float64
 	system    float64
 	before    [4]int
@@ -182,7 +182,7 @@ func newScheduler(o TaskOptions, p *progress, seen []hierarchy) *scheduler {
 		o.Grace = Grace
 	}
 	return &scheduler{o: o, q: o.Queue, recipe: o.Queue.Recipe(), progress: p, seen: seen, pools: &pools{}, active: make(map[uint64]*activeTask),
-		events: make(chan func() []*record.Task, 64), begun: time.Now()}
+		events: make(chan func() []*record.Task, 64), started: time.Now()}
 }
 
 // run runs the waiting tasks.
@@ -203,9 +203,9 @@ func (s *scheduler) run(ctx context.Context, l launcher) (*Summary, error) {
 		if opened {
 			s.p = s.q.Picker(s.o.Share)
 			s.p.Passes = func(t *queue.Task) bool { return !s.pools.has(t) }
-			s.begun = time.Now()
+			s.started = time.Now()
 			s.work()
-			s.ended = time.Now()
+			s.finished = time.Now()
 			err = l.close()
 		}
 		if cerr := s.groups.close(); cerr != nil {
@@ -342,7 +342,7 @@ func (s *scheduler) work() {
 				case s.ctx.Err() == nil:
 					doubtful = append(doubtful, rec)
 				default:
-					waiting = append(waiting, endedWithJob(rec))
+					waiting = append(waiting, finishedWithJob(rec))
 				}
 			}
 		case hand <- waiting:
@@ -370,7 +370,7 @@ func (s *scheduler) work() {
 		case <-interrupt:
 			interrupt, kill = nil, s.o.Kill
 			for _, rec := range doubtful {
-				endedWithJob(rec)
+				finishedWithJob(rec)
 			}
 			waiting, doubtful = append(waiting, doubtful...), nil
 			s.progress.notice("ending %d running tasks (again to kill them)", min(len(s.active), s.slots))
@@ -388,9 +388,9 @@ func (s *scheduler) work() {
 	}
 }
 
-// endedWithJob turns a failure into an interruption: the engine that ends an engine job has
+// finishedWithJob turns a failure into an interruption: the engine that ends an engine job has
 // signalled the task before premix, or before premix got the result of the task.
-func endedWithJob(rec *record.Task) *record.Task {
+func finishedWithJob(rec *record.Task) *record.Task {
 	rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
 	return rec
 }
@@ -497,10 +497,10 @@ func (s *scheduler) release(a *activeTask) {
 }
 
 // record begins the record of a try.
-func (s *scheduler) record(a *activeTask, started, ended time.Time) *record.Task {
+func (s *scheduler) record(a *activeTask, started, finished time.Time) *record.Task {
 	return &record.Task{
 		Task: a.Number, Sample: strings.ToValidUTF8(a.Name, "?"), Try: a.Try, Start: "cold", Group: a.Group,
-		Queued: a.Queued, Started: started, Ended: ended, Wait: max(0, started.Sub(a.Queued).Seconds()), Seconds: ended.Sub(started).Seconds(),
+		Queued: a.Queued, Started: started, Ended: finished, Wait: max(0, started.Sub(a.Queued).Seconds()), Seconds: finished.Sub(started).Seconds(),
 		Exit: -1, Cores: a.Cores, Memory: a.Memory,
 	}
 }
@@ -612,7 +612,7 @@ func (s *scheduler) line(now time.Time) string {
 		fmt.Fprintf(&b, ", %d failed", count[queue.Failed])
 	}
 	b.WriteString(s.l.line())
-	if elapsed := now.Sub(s.begun); s.over > 0 && elapsed > 0 {
+	if elapsed := now.Sub(s.started); s.over > 0 && elapsed > 0 {
 		rate := float64(s.over) / elapsed.Seconds()
 		left := time.Duration(float64(count[queue.Waiting]) / rate * float64(time.Second))
 		fmt.Fprintf(&b, " · %s · %s left", rateText(rate), durationText(left))

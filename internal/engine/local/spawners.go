@@ -178,7 +178,7 @@ func (s *spawners) finish(r *spawn.Result) []*record.Task {
 		return nil
 	}
 	s.deaths = 0
-	took := r.Ended.Sub(r.Started).Seconds()
+	took := r.Finished.Sub(r.Started).Seconds()
 	if s.known {
 		s.mean += (took - s.mean) / 16
 	} else {
@@ -190,7 +190,7 @@ func (s *spawners) finish(r *spawn.Result) []*record.Task {
 // result makes the record of a try from its result.
 func (s *spawners) result(a *activeTask, r *spawn.Result) *record.Task {
 	name, _, _ := s.q.Logs(s.o.Worker, r.Slot)
-	rec := s.record(a, r.Started, r.Ended)
+	rec := s.record(a, r.Started, r.Finished)
 	rec.Slot, rec.Log = r.Slot, name
 	rec.User, rec.System, rec.MaxRSS, rec.ReadBytes, rec.WriteBytes = r.User.Seconds(), r.System.Seconds(), r.MaxRSS, r.Read, r.Written
 	rec.StdoutOffset, rec.StdoutLength, rec.StderrOffset, rec.StderrLength = r.Out.Offset, r.Out.Length, r.Err.Offset, r.Err.Length

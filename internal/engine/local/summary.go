@@ -116,8 +116,8 @@ func (sum *Summary) AddFailure(rec *record.Task) {
 func (s *scheduler) summary() *Summary {
 	sum := NewSummary(s.q, s.before, s.counts())
 	sum.User, sum.System = s.user, s.system
-	if !s.ended.IsZero() {
-		sum.Seconds = s.ended.Sub(s.begun).Seconds()
+	if !s.finished.IsZero() {
+		sum.Seconds = s.finished.Sub(s.started).Seconds()
 	}
 	for _, rec := range s.failures {
 		if state := s.q.State(rec.Task); state == queue.Failed || state == queue.Waiting && s.broken != nil { // not where its retry was ordered

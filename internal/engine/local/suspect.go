@@ -156,10 +156,10 @@ func (s *spawners) aloneSlots() (list []int) {
 }
 
 // leave closes the spawner of a suspect, which is innocent if it has ended.
-func (s *spawners) leave(a *activeTask, ended bool) {
+func (s *spawners) leave(a *activeTask, finished bool) {
 	r := a.in
 	s.end(r)
-	if !ended {
+	if !finished {
 		return
 	}
 	delete(s.suspects, a.Number)
@@ -188,7 +188,7 @@ func (s *spawners) end(r *runner) {
 // died replaces a spawner that died. It returns the results of the tasks that had ended,
 // and a record if a suspect has failed. Everything else that the spawner had is started
 // again.
-func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*record.Task) {
+func (s *spawners) died(r *runner, err error) (finished []spawn.Result, records []*record.Task) {
 	s.end(r)
 	var told *spawn.Error
 	if errors.As(err, &told) {
@@ -200,13 +200,13 @@ func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*
 	}
 	b, err := spawn.ReadStatusFile(r.setup.StatusFile)
 	if err == nil {
-		ended, err = b.Ended()
+		finished, err = b.Finished()
 	}
 	if err != nil {
 		s.progress.note("%v", err) // without the results the ended tasks run again
 	}
 	known := make(map[uint64]bool)
-	ended = slices.DeleteFunc(ended, func(res spawn.Result) bool {
+	finished = slices.DeleteFunc(finished, func(res spawn.Result) bool {
 		a := s.active[res.ID]
 		if a == nil || a.in != r || !own(&res) {
 			return true
@@ -259,12 +259,12 @@ func (s *spawners) died(r *runner, err error) (ended []spawn.Result, records []*
 			}
 		}
 	}
-	return ended, records
+	return finished, records
 }
 
 // culprit returns the record of a suspect that has failed.
 func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
-	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Ended: time.Now()}
+	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Finished: time.Now()}
 	_, out, errs := s.q.Logs(s.o.Worker, at.Slot)
 	res.Out, res.Err = since(out, at.Out), since(errs, at.Err)
 	rec := s.result(a, res)
@@ -303,7 +303,7 @@ func (s *spawners) recover() error {
 		if err != nil {
 			return err
 		}
-		results, err := b.Ended()
+		results, err := b.Finished()
 		if err != nil {
 			return err
 		}

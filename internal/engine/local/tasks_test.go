@@ -432,7 +432,7 @@ func TestKilledSpawners(t *testing.T) {
 	stop := make(chan struct{})
 	gone := make(chan int)
 	go func() {
-		kills, last, ended := 0, 0, 0
+		kills, last, finished := 0, 0, 0
 		for {
 			select {
 			case <-stop:
@@ -443,8 +443,8 @@ func TestKilledSpawners(t *testing.T) {
 			// One that has not ended a task is spared: a run without progress is given up.
 			now := d.q.Counts()[queue.Succeeded]
 			b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker))
-			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 && (last == 0 || now > ended) {
-				last, ended = b.Session, now
+			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 && (last == 0 || now > finished) {
+				last, finished = b.Session, now
 				if unix.Kill(last, unix.SIGKILL) == nil {
 					kills++
 				}

@@ -28,7 +28,7 @@ import (
 type sentinel struct {
 	share    hotstart.Share
 	few      bool    // the run has few tasks
-	begun    bool    // a first task was chosen
+	started  bool    // a first task was chosen
 	vain     int     // tasks that were chosen and could not be verified
 	pending  int     // tasks that were chosen and are not over
 	cpu      float64 // seconds that tasks took
@@ -47,7 +47,7 @@ func (v *sentinel) wants(last bool) bool {
 	case v.share <= hotstart.ShareNone:
 	case v.share >= hotstart.ShareAll:
 		chosen = true
-	case v.verified == 0 && !v.begun, last && !v.few:
+	case v.verified == 0 && !v.started, last && !v.few:
 		chosen = true
 	case v.verified > 0:
 		count := v.pending + 1
@@ -58,7 +58,7 @@ func (v *sentinel) wants(last bool) bool {
 		chosen = v.spent+float64(count)*mean <= float64(v.share)*v.cpu
 	}
 	if chosen {
-		v.begun = true
+		v.started = true
 		v.pending++
 	}
 	return chosen
@@ -77,7 +77,7 @@ func (v *sentinel) settle(rec *record.Task, chosen bool) {
 	v.pending--
 	if !rec.Verified && v.vain < maxVain {
 		v.vain++
-		v.begun = false
+		v.started = false
 	}
 }
 
@@ -208,7 +208,7 @@ func (t *try) runCold(ctx context.Context) (_ comparable, err error) {
 	switch {
 	case err != nil, p.exitErr != nil:
 		return c, errors.Join(err, p.exitErr)
-	case p.ended != "" || p.killed:
+	case p.finished != "" || p.killed:
 		return c, errors.New("premix ended the cold start")
 	case group.oomKills() > 0:
 		return c, errors.New("the cold start was killed at its memory limit")

@@ -75,12 +75,12 @@ const (
 
 // dispatcher is the state of one invocation. All happens in one goroutine.
 type dispatcher struct {
-	o     Options
-	d     Directory
-	eng   Engine
-	l     *ledger
-	msg   *local.Messages
-	begun time.Time
+	o       Options
+	d       Directory
+	eng     Engine
+	l       *ledger
+	msg     *local.Messages
+	started time.Time
 
 	holder      map[int]int  // worker of a task that was given away
 	fruits      map[int]bool // workers in whose share a task has ended
@@ -126,7 +126,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 		o.Messages = local.NewMessages(nil, false)
 	}
 	o.Settings.Target = o.Target.Seconds()
-	s := &dispatcher{o: o, d: d, eng: eng, msg: o.Messages, begun: time.Now(),
+	s := &dispatcher{o: o, d: d, eng: eng, msg: o.Messages, started: time.Now(),
 		l:      &ledger{path: ledgerPath(d.Path()), version: o.Version},
 		holder: make(map[int]int), fruits: make(map[int]bool), times: newTimes(),
 		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool), stuck: make(map[int]doom)}
@@ -330,7 +330,7 @@ func (s *dispatcher) refresh() error {
 	return s.d.Refresh(func(r *record.Task) {
 		s.moved = true
 		s.times.add(s.d.Key(r), r)
-		if !r.Ended.After(s.begun) {
+		if !r.Ended.After(s.started) {
 			return
 		}
 		if h := s.holder[r.Task]; h > 0 {
@@ -482,8 +482,8 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	for _, h := range s.l.open() {
 		st, known := s.status[h.job]
 		over := s.d.Left(h.Ranges) == 0
-		ended := known && st.Phase >= Ended
-		if !over && !ended && !s.cancelled[h.Worker] || h.job == "" {
+		finished := known && st.Phase >= Ended
+		if !over && !finished && !s.cancelled[h.Worker] || h.job == "" {
 			continue
 		}
 		began := s.began(h)
@@ -504,7 +504,7 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 			continue
 		}
 		switch {
-		case over && (!began || known && st.Phase == Pending) && !ended && !s.cancelled[h.Worker]:
+		case over && (!began || known && st.Phase == Pending) && !finished && !s.cancelled[h.Worker]:
 			// Its tasks were cancelled before it reached them, or the engine started it again
 			// when they were done.
 			idle = append(idle, h.job)

@@ -82,7 +82,7 @@ func (e *ender) Submit(_ context.Context, w *Wave) ([]string, error) {
 }
 
 // work is one job. It tells whether it was ended.
-func (e *ender) work(wave, index int, ends bool) (ended bool) {
+func (e *ender) work(wave, index int, ends bool) (finished bool) {
 	q, err := queue.Open(e.dir, "v1", false)
 	if err != nil {
 		e.t.Error(err)
@@ -107,11 +107,11 @@ func (e *ender) work(wave, index int, ends bool) (ended bool) {
 	for {
 		select {
 		case <-done:
-			return ended
+			return finished
 		case <-time.After(10 * time.Millisecond):
 		}
-		if n := e.started(); ends && !ended && n > before && (e.times < 0 || n <= e.times) {
-			ended = true
+		if n := e.started(); ends && !finished && n > before && (e.times < 0 || n <= e.times) {
+			finished = true
 			end(&local.Interrupted{Signal: syscall.SIGTERM})
 		}
 	}
@@ -165,12 +165,12 @@ func TestWorkerWaitsForItsLock(t *testing.T) {
 		t.Fatal(busy, err)
 	}
 	defer lock.Close()
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
-		ended <- Work(t.Context(), d, WorkOptions{Engine: "ender", Wave: 1, Cores: 1, Grace: time.Minute}, Worker{})
+		finished <- Work(t.Context(), d, WorkOptions{Engine: "ender", Wave: 1, Cores: 1, Grace: time.Minute}, Worker{})
 	}()
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		t.Fatalf("it has ended: %v", err)
 	case <-time.After(1500 * time.Millisecond): // longer than a worker waits that people start
 	}
@@ -180,7 +180,7 @@ func TestWorkerWaitsForItsLock(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
+	if err := <-finished; err != nil {
 		t.Error(err)
 	}
 	if n := q.Counts()[queue.Waiting]; n != 1 {

@@ -19,7 +19,7 @@ type TaskDir struct {
 	dir      string
 	q        *queue.Queue // nil in the worker of a run
 	follower *queue.Follower
-	begun    time.Time
+	started  time.Time
 	before   [4]int
 	user     float64
 	system   float64
@@ -40,7 +40,7 @@ func OpenTasks(q *queue.Queue, dispatch bool) (*TaskDir, error) {
 }
 
 func tasksOf(q *queue.Queue) TaskDir {
-	return TaskDir{dir: q.Dir, q: q, follower: q.Follower(), begun: time.Now(), before: q.Counts(), failed: make(map[int]*record.Task), doubtful: make(map[int]*record.Task)}
+	return TaskDir{dir: q.Dir, q: q, follower: q.Follower(), started: time.Now(), before: q.Counts(), failed: make(map[int]*record.Task), doubtful: make(map[int]*record.Task)}
 }
 
 // Path returns the path of the directory.
@@ -58,7 +58,7 @@ func (d *TaskDir) Tasks() int {
 // Refresh reads new orders and records.
 func (d *TaskDir) Refresh(f func(*record.Task)) error {
 	err := d.follower.Next(func(r *record.Task) {
-		if r.Ended.After(d.begun) {
+		if r.Ended.After(d.started) {
 			d.user += r.User
 			d.system += r.System
 			if !r.OK() && r.Cause != record.CauseInterrupted {
@@ -137,7 +137,7 @@ func (d *TaskDir) Work(ctx context.Context, w *Worker) error {
 // Summary returns the summary of this invocation.
 func (d *TaskDir) Summary() *local.Summary {
 	s := local.NewSummary(d.q, d.before, d.q.Counts())
-	s.Seconds, s.User, s.System = time.Since(d.begun).Seconds(), d.user, d.system
+	s.Seconds, s.User, s.System = time.Since(d.started).Seconds(), d.user, d.system
 	for _, task := range slices.Sorted(maps.Keys(d.failed)) {
 		s.AddFailure(d.failed[task])
 	}

@@ -37,7 +37,7 @@ func TestShared(t *testing.T) {
 		return a
 	}
 	first := get(time.Time{}, "one", nil)
-	if second := get(time.Time{}, "two", nil); second.Value != "one" || !second.Begun.Equal(first.Begun) || asked != 1 {
+	if second := get(time.Time{}, "two", nil); second.Value != "one" || !second.Started.Equal(first.Started) || asked != 1 {
 		t.Errorf("%+v, asked %d times", second, asked)
 	}
 	if later := get(time.Now(), "", errors.New("no controller")); later.Err() == nil || asked != 2 {

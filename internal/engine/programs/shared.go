@@ -21,9 +21,9 @@ import (
 
 // Answer is an answer of a batch system, as a file.
 type Answer[T any] struct {
-	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // error message, if it did not answer
-	Value  T         `json:"value"`
+	Started time.Time `json:"begun"`            // before it was asked
+	Failed  string    `json:"failed,omitempty"` // error message, if it did not answer
+	Value   T         `json:"value"`
 }
 
 // Err returns the error of an answer that failed.
@@ -87,7 +87,7 @@ func (s *Shared[T]) Get(ctx context.Context, after time.Time, ask func(context.C
 			return a, nil
 		}
 	}
-	a := &Answer[T]{Begun: time.Now()}
+	a := &Answer[T]{Started: time.Now()}
 	if a.Value, err = ask(ctx); ctx.Err() != nil {
 		if err == nil {
 			err = ctx.Err()
@@ -106,10 +106,10 @@ func (s *Shared[T]) Get(ctx context.Context, after time.Time, ask func(context.C
 }
 
 func (s *Shared[T]) fresh(a *Answer[T], after time.Time) bool {
-	if a == nil || a.Begun.After(time.Now()) {
+	if a == nil || a.Started.After(time.Now()) {
 		return false
 	}
-	return a.Begun.After(after) && time.Since(a.Begun) < s.interval
+	return a.Started.After(after) && time.Since(a.Started) < s.interval
 }
 
 // makeDir makes the directory, and refuses a directory of another user.

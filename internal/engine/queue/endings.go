@@ -80,7 +80,7 @@ func (q *Queue) endings(s *Selection, seen map[int]ending, f func(*Explanation) 
 	if err := q.Refresh(); err != nil {
 		return false, err
 	}
-	var ended []int
+	var finished []int
 	q.mu.Lock()
 	err = q.each(s, func(task int, e *entry) {
 		now := ending{e.state(), e.try}
@@ -91,14 +91,14 @@ func (q *Queue) endings(s *Selection, seen map[int]ending, f func(*Explanation) 
 		}
 		if seen[task] != now {
 			seen[task] = now
-			ended = append(ended, task)
+			finished = append(finished, task)
 		}
 	})
 	q.mu.Unlock()
 	if err != nil {
 		return false, err
 	}
-	for _, task := range ended {
+	for _, task := range finished {
 		x, err := q.explain(task, nil, true)
 		if err != nil {
 			return false, err

@@ -28,7 +28,7 @@ func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error
 	if wait < 0 {
 		command = unix.F_OFD_SETLKW
 	}
-	for begun := time.Now(); ; {
+	for started := time.Now(); ; {
 		err = unix.FcntlFlock(f.Fd(), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart})
 		switch {
 		case err == nil:
@@ -37,7 +37,7 @@ func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error
 			continue
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
 			return nil, false, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-		case time.Since(begun) > wait:
+		case time.Since(started) > wait:
 			return nil, true, f.Close()
 		}
 		time.Sleep(20 * time.Millisecond)

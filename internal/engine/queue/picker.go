@@ -102,7 +102,7 @@ func (p *Picker) Refresh() {
 		p.lanes = append(p.lanes, nil)
 		p.core = append(p.core, p.least())
 	}
-	begun := p.seen
+	started := p.seen
 	for ; p.seen < len(entries); p.seen++ {
 		e := &entries[p.seen]
 		if e.runnable() {
@@ -115,7 +115,7 @@ func (p *Picker) Refresh() {
 			continue
 		}
 		for _, w := range o.Which {
-			for t := w[0]; t <= min(w[1], begun); t++ {
+			for t := w[0]; t <= min(w[1], started); t++ {
 				if _, active := p.active[t]; !active && entries[t-1].runnable() {
 					p.add(&entries[t-1], t, o.Order == orderRetry)
 				}

@@ -78,11 +78,11 @@ func (q *Queue) runningHot() (list []spawn.Running) {
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME|unix.STATX_MTIME, &st) != nil {
 			return // it has ended
 		}
-		begun := st.Mtime
+		started := st.Mtime
 		if st.Mask&unix.STATX_BTIME != 0 {
-			begun = st.Btime
+			started = st.Btime
 		}
-		list = append(list, spawn.Running{ID: spawn.ID(task, try), Started: time.Unix(begun.Sec, int64(begun.Nsec))})
+		list = append(list, spawn.Running{ID: spawn.ID(task, try), Started: time.Unix(started.Sec, int64(started.Nsec))})
 	})
 	return list
 }

@@ -72,7 +72,7 @@ func Direct(command string) (argv []string, ok bool) {
 			continue
 		}
 		var word []byte
-		begun := i
+		started := i
 		quoted := false
 		for i < len(command) && command[i] != ' ' && command[i] != '\t' {
 			if command[i] == '\'' && len(argv) > 0 {
@@ -93,10 +93,10 @@ func Direct(command string) (argv []string, ok bool) {
 				word = append(word, command[i-1])
 			}
 		}
-		text := command[begun:i]
+		text := command[started:i]
 		if quoted {
 			// What stood before the first quote was not gathered.
-			text = command[begun:begun+strings.IndexByte(text, '\'')] + string(word)
+			text = command[started:started+strings.IndexByte(text, '\'')] + string(word)
 		}
 		argv = append(argv, text)
 	}

@@ -503,7 +503,7 @@ func (w *worker) showJobs(a *arguments, name string, one bool) (string, error) {
 	tasks := w.running()
 	for j := range w.jobs() {
 		st := w.status(j, tasks)
-		if f.jobs != nil && !f.jobs[j.id] || f.jobs == nil && st.over() && time.Since(st.ended) > minJobAge {
+		if f.jobs != nil && !f.jobs[j.id] || f.jobs == nil && st.over() && time.Since(st.finished) > minJobAge {
 			continue
 		}
 		b.WriteString(pairs(one, jobLines(&row{job: j, status: st})...))

@@ -62,10 +62,10 @@ func (r *row) node() string {
 
 // end returns the time at which the job ended, or will end at the latest.
 func (r *row) end() time.Time {
-	if r.ended.IsZero() && r.Limit > 0 && !r.started.IsZero() {
+	if r.finished.IsZero() && r.Limit > 0 && !r.started.IsZero() {
 		return r.started.Add(r.limit())
 	}
-	return r.ended
+	return r.finished
 }
 
 // tres returns the resources of a job as Slurm lists them.

@@ -238,7 +238,7 @@ func connect(dir string) (net.Conn, error) {
 			}
 		}
 		select {
-		case <-started.ended:
+		case <-started.finished:
 			if text := started.said(); text != "" {
 				return nil, fmt.Errorf("the worker does not start: %s", text)
 			}
@@ -261,18 +261,18 @@ func socketIn(folder *os.File) string {
 
 // started is a worker that this process has started.
 type started struct {
-	ended chan struct{}
-	log   string
-	begun int64 // size of the log before
+	finished chan struct{}
+	log      string
+	started  int64 // size of the log before
 }
 
 // said returns the output of the worker.
 func (s *started) said() string {
 	text, err := os.ReadFile(s.log)
-	if err != nil || int64(len(text)) <= s.begun {
+	if err != nil || int64(len(text)) <= s.started {
 		return ""
 	}
-	return string(bytes.TrimSpace(text[s.begun:]))
+	return string(bytes.TrimSpace(text[s.started:]))
 }
 
 // startWorker starts a worker that outlives this process. It gets an almost empty
@@ -282,14 +282,14 @@ func startWorker(dir string) (*started, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &started{ended: make(chan struct{}), log: statePath(dir, "worker.log")}
+	s := &started{finished: make(chan struct{}), log: statePath(dir, "worker.log")}
 	log, err := owner.OpenFile(s.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
 	if info, err := log.Stat(); err == nil {
-		s.begun = info.Size()
+		s.started = info.Size()
 	}
 	cmd := exec.Command(exe, WorkerArg, dir)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
@@ -304,7 +304,7 @@ func startWorker(dir string) (*started, error) {
 	_ = cgroup.Leave(cmd.Process.Pid) // where it cannot leave a task, it ends with it
 	go func() {
 		_ = cmd.Wait() // its log has the error
-		close(s.ended)
+		close(s.finished)
 	}()
 	return s, nil
 }

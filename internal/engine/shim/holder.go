@@ -153,8 +153,8 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 		fmt.Fprintln(files[2], "srun: error:", err)
 		return 1
 	}
-	ended := make(chan struct{})
-	defer close(ended)
+	finished := make(chan struct{})
+	defer close(finished)
 	go func() {
 		// Each byte is a signal; the end of the connection, or of the allocation, ends the step.
 		gone := make(chan struct{})
@@ -170,14 +170,14 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 		select {
 		case <-gone:
 		case <-ctx.Done():
-		case <-ended:
+		case <-finished:
 			return
 		}
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		select {
 		case <-time.After(Grace):
 			_ = cmd.Process.Kill()
-		case <-ended:
+		case <-finished:
 		}
 	}()
 	_ = cmd.Wait() // ProcessState has the result

@@ -117,15 +117,15 @@ func (w *worker) sacctJSON(lines []account) (list []map[string]any) {
 			if len(list) == 0 {
 				continue // a step alone
 			}
-			id, name, exit, signal, tasks, started, ended := "batch", "batch", a.exit, a.signal, 1, a.started, a.ended
+			id, name, exit, signal, tasks, started, finished := "batch", "batch", a.exit, a.signal, 1, a.started, a.finished
 			if s := a.step; s != nil {
-				id, name, exit, signal, tasks, started, ended = s.ID, s.Name, s.Exit, s.Signal, s.Tasks, s.Started, s.Ended
+				id, name, exit, signal, tasks, started, finished = s.ID, s.Name, s.Exit, s.Signal, s.Tasks, s.Started, s.Finished
 			}
 			job := list[len(list)-1]
 			job["steps"] = append(job["steps"].([]map[string]any), map[string]any{
 				"step": map[string]any{"job_id": a.id, "id": id, "name": name}, "state": a.stateName(), "exit_code": code(exit, signal, a.stateName()), "tasks": map[string]any{"count": tasks},
 				"nodes": map[string]any{"list": []string{nodeName()}, "count": 1, "range": nodeName()}, "pid": nil, "kill_request_user": nil,
-				"time": map[string]any{"elapsed": int64(took.Seconds()), "start": epoch(started), "end": epoch(ended), "suspended": 0, "system": stamp(system), "user": stamp(user), "total": stamp(user + system)},
+				"time": map[string]any{"elapsed": int64(took.Seconds()), "start": epoch(started), "end": epoch(finished), "suspended": 0, "system": stamp(system), "user": stamp(user), "total": stamp(user + system)},
 				"tres": map[string]any{"allocated": tres},
 			})
 			continue
@@ -143,7 +143,7 @@ func (w *worker) sacctJSON(lines []account) (list []map[string]any) {
 			"required": map[string]any{"CPUs": a.Cores, "memory": a.Memory >> 20}, "kill_request_user": nil, "reservation": map[string]any{"id": 0, "name": 0},
 			"state": map[string]any{"current": name, "reason": a.reason}, "steps": []map[string]any{}, "tres": map[string]any{"allocated": tres, "requested": tres}, "user": userName(),
 			"wckey": map[string]any{"wckey": "", "flags": []string{}}, "working_directory": a.Dir,
-			"time": map[string]any{"elapsed": int64(took.Seconds()), "eligible": epoch(a.Submitted), "submission": epoch(a.Submitted), "start": epoch(a.started), "end": epoch(a.ended), "suspended": 0,
+			"time": map[string]any{"elapsed": int64(took.Seconds()), "eligible": epoch(a.Submitted), "submission": epoch(a.Submitted), "start": epoch(a.started), "end": epoch(a.finished), "suspended": 0,
 				"limit": minutes(a.job), "system": stamp(system), "user": stamp(user), "total": stamp(user + system)},
 		})
 	}

@@ -151,9 +151,9 @@ var sacctFields = sync.OnceValue(func() map[string]*acctField {
 	add("Start", 19, func(a *account) string { return clock(started(a)) })
 	add("End", 19, func(a *account) string {
 		if a.step != nil {
-			return clock(a.step.Ended)
+			return clock(a.step.Finished)
 		}
-		return clock(a.ended)
+		return clock(a.finished)
 	})
 	add("Submit", 19, func(a *account) string {
 		if !a.isJob() {
@@ -402,7 +402,7 @@ func (w *worker) accounts(a *arguments) ([]account, error) {
 			continue
 		}
 		st := w.status(j, running)
-		if !from.IsZero() && st.over() && st.ended.Before(from) || !to.IsZero() && j.Submitted.After(to) {
+		if !from.IsZero() && st.over() && st.finished.Before(from) || !to.IsZero() && j.Submitted.After(to) {
 			continue
 		}
 		r := &row{job: j, status: st}

@@ -130,8 +130,8 @@ func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...
 	defer signal.Stop(signals)
 	queued := false
 	pending := time.After(300 * time.Millisecond)
-	ended := make(chan string, 1)
-	go func() { ended <- waitFor(dir, id) }()
+	finished := make(chan string, 1)
+	go func() { finished <- waitFor(dir, id) }()
 	for {
 		select {
 		case r := <-arrived:
@@ -153,7 +153,7 @@ func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...
 		case <-pending:
 			say("job %s queued and waiting for resources", id)
 			queued = true
-		case state := <-ended:
+		case state := <-finished:
 			return nil, nil, &optionError{fmt.Sprintf("Job allocation %s has been revoked: %s", id, state), "sacct shows the job"}
 		case <-signals:
 			return nil, nil, &optionError{fmt.Sprintf("Job allocation %s has been revoked", id), ""}
@@ -213,10 +213,10 @@ func besideAllocation(conn net.Conn, g *granted, a *arguments, say func(string, 
 		_, _ = conn.Read(make([]byte, 1)) // until the job ends
 		close(revoked)
 	}()
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // ProcessState has the result
-		close(ended)
+		close(finished)
 	}()
 	for done := false; !done; {
 		select {
@@ -226,7 +226,7 @@ func besideAllocation(conn net.Conn, g *granted, a *arguments, say func(string, 
 			revoked = nil
 		case sig := <-signals:
 			_ = cmd.Process.Signal(sig)
-		case <-ended:
+		case <-finished:
 			done = true
 		}
 	}

@@ -160,7 +160,7 @@ func (w *worker) rows(f *filter, each bool) []row {
 			continue
 		}
 		st := w.status(j, now)
-		if st.over() && time.Since(st.ended) > minJobAge || !f.match(j, &st) {
+		if st.over() && time.Since(st.finished) > minJobAge || !f.match(j, &st) {
 			continue
 		}
 		if n := len(rows); !each && j.Array > 0 && st.state == pending {
@@ -256,7 +256,7 @@ func sortRows(rows []row, keys string) error {
 			"t": func(a, b row) int { return cmp.Compare(a.state.name, b.state.name) }, "P": func(a, b row) int { return cmp.Compare(a.Partition, b.Partition) },
 			"p": func(a, b row) int { return cmp.Compare(a.Priority, b.Priority) }, "S": func(a, b row) int { return a.started.Compare(b.started) },
 			"V": func(a, b row) int { return a.Submitted.Compare(b.Submitted) }, "M": func(a, b row) int { return cmp.Compare(a.took(), b.took()) },
-			"e": func(a, b row) int { return a.ended.Compare(b.ended) }, "u": func(a, b row) int { return 0 },
+			"e": func(a, b row) int { return a.finished.Compare(b.finished) }, "u": func(a, b row) int { return 0 },
 		}[strings.TrimLeft(key, "+-")]
 		if by == nil {
 			return &optionError{fmt.Sprintf("premix does not sort by %q", key), "it sorts by i, j, t, P, p, S, V, M, e and u"}

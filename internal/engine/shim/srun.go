@@ -175,10 +175,10 @@ func (l *stepRun) register() error {
 // task is one process of a step.
 type task struct {
 	*exec.Cmd
-	rank   int
-	copies []func() // of labelled output, which end with the task
-	ended  chan struct{}
-	files  []io.Closer
+	rank     int
+	copies   []func() // of labelled output, which end with the task
+	finished chan struct{}
+	files    []io.Closer
 }
 
 // run runs the tasks, adds what they used to sum, and returns the highest of their exit codes.
@@ -216,7 +216,7 @@ func (l *stepRun) run(sum *step) (int, error) {
 		}
 		tasks = append(tasks, t)
 		go func() {
-			<-t.ended
+			<-t.finished
 			results <- t
 		}()
 	}
@@ -283,7 +283,7 @@ func capital(s string) string {
 
 // start starts a task.
 func (l *stepRun) start(path string, rank int, in *input, mu *sync.Mutex) (*task, error) {
-	t := &task{Cmd: &exec.Cmd{Path: path, Args: l.command, Env: l.environ(rank)}, rank: rank, ended: make(chan struct{})}
+	t := &task{Cmd: &exec.Cmd{Path: path, Args: l.command, Env: l.environ(rank)}, rank: rank, finished: make(chan struct{})}
 	t.SysProcAttr = &syscall.SysProcAttr{}
 	stdin, err := in.of(rank)
 	if err != nil {
@@ -308,7 +308,7 @@ func (l *stepRun) start(path string, rank int, in *input, mu *sync.Mutex) (*task
 			for _, wait := range t.copies {
 				wait()
 			}
-			close(t.ended)
+			close(t.finished)
 		}()
 	}
 	for _, f := range t.files {

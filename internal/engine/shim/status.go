@@ -39,13 +39,13 @@ var states = sync.OnceValue(func() map[string]state {
 // status is how a job is at one moment.
 type status struct {
 	state
-	reason  string // Slurm's word
-	started time.Time
-	ended   time.Time
-	exit    int // of the script; 0 if it was killed, or has not ended
-	signal  int
-	rec     *record.Task // once it has ended
-	pid     int
+	reason   string // Slurm's word
+	started  time.Time
+	finished time.Time
+	exit     int // of the script; 0 if it was killed, or has not ended
+	signal   int
+	rec      *record.Task // once it has ended
+	pid      int
 }
 
 // over reports whether the job has ended for good.
@@ -58,10 +58,10 @@ func (s status) took() time.Duration {
 	switch {
 	case s.started.IsZero():
 		return 0
-	case s.ended.IsZero():
+	case s.finished.IsZero():
 		return time.Since(s.started)
 	}
-	return s.ended.Sub(s.started)
+	return s.finished.Sub(s.started)
 }
 
 // status returns the status of a job. The caller holds mu.
@@ -118,10 +118,10 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		}
 	}
 	if st.rec = j.last; st.rec == nil {
-		st.ended = j.Submitted
+		st.finished = j.Submitted
 		return st
 	}
-	st.started, st.ended, st.signal = st.rec.Started, st.rec.Ended, st.rec.Signal
+	st.started, st.finished, st.signal = st.rec.Started, st.rec.Ended, st.rec.Signal
 	st.exit = max(0, st.rec.Exit)
 	if st.state == failed {
 		switch st.rec.Cause {
@@ -146,7 +146,7 @@ func (r *row) waited() time.Duration {
 	case !r.started.IsZero():
 		return max(0, r.started.Sub(r.Submitted))
 	case r.over():
-		return max(0, r.ended.Sub(r.Submitted))
+		return max(0, r.finished.Sub(r.Submitted))
 	}
 	return time.Since(r.Submitted)
 }

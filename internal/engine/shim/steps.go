@@ -21,29 +21,29 @@ import (
 // step is one call of srun in a job. What it did is a line of DIR/.premix/slurm/steps once it
 // has ended.
 type step struct {
-	Job     int       `json:"job"`
-	ID      string    `json:"id"` // 0, 1 and so on
-	Name    string    `json:"name"`
-	Tasks   int       `json:"tasks"`
-	Cores   int       `json:"cores"`
-	Started time.Time `json:"started"`
-	Ended   time.Time `json:"ended,omitzero"`
-	Exit    int       `json:"exit"`
-	Signal  int       `json:"signal,omitempty"`
-	User    float64   `json:"user"`    // CPU seconds
-	System  float64   `json:"system"`  // CPU seconds
-	MaxRSS  int64     `json:"max_rss"` // bytes, of the largest task
+	Job      int       `json:"job"`
+	ID       string    `json:"id"` // 0, 1 and so on
+	Name     string    `json:"name"`
+	Tasks    int       `json:"tasks"`
+	Cores    int       `json:"cores"`
+	Started  time.Time `json:"started"`
+	Finished time.Time `json:"ended,omitzero"`
+	Exit     int       `json:"exit"`
+	Signal   int       `json:"signal,omitempty"`
+	User     float64   `json:"user"`    // CPU seconds
+	System   float64   `json:"system"`  // CPU seconds
+	MaxRSS   int64     `json:"max_rss"` // bytes, of the largest task
 
 	PID     int  `json:"pid,omitempty"`     // of srun, while it runs
 	Overlap bool `json:"overlap,omitempty"` // it holds no cores of the job
 }
 
-func (s *step) over() bool { return !s.Ended.IsZero() }
+func (s *step) over() bool { return !s.Finished.IsZero() }
 
 // took returns how long the step has run.
 func (s *step) took() time.Duration {
 	if s.over() {
-		return s.Ended.Sub(s.Started)
+		return s.Finished.Sub(s.Started)
 	}
 	return time.Since(s.Started)
 }
@@ -111,7 +111,7 @@ func (s *steps) end(report *step) {
 		if one.Job != report.Job || one.ID != report.ID {
 			continue
 		}
-		one.Ended, one.Exit, one.Signal = time.Now(), report.Exit, report.Signal
+		one.Finished, one.Exit, one.Signal = time.Now(), report.Exit, report.Signal
 		one.User, one.System, one.MaxRSS = report.User, report.System, report.MaxRSS
 		if text, err := json.Marshal(one); err == nil {
 			// Without the line a later worker does not list the step. The job is not affected.
@@ -128,7 +128,7 @@ func (s *steps) end(report *step) {
 func (s *steps) check(over func(job int) bool) {
 	for _, one := range s.open {
 		if one.PID > 0 && errors.Is(unix.Kill(one.PID, 0), unix.ESRCH) || over(one.Job) {
-			one.Ended, one.Signal = time.Now(), int(unix.SIGKILL)
+			one.Finished, one.Signal = time.Now(), int(unix.SIGKILL)
 		}
 	}
 	s.sweep()

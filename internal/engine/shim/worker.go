@@ -50,7 +50,7 @@ type worker struct {
 	scripts  []*batch // that have a file of their own
 	warned   map[uint64]bool
 	asked    time.Time // when a front did last
-	begun    *os.File  // numbers of jobs that have begun and are not to run twice
+	started  *os.File  // numbers of jobs that have begun and are not to run twice
 	wakes    wakes
 	due      time.Time             // when all blocked jobs are looked at, although nothing has changed
 	moves    uint64                // of the queue, when states was read
@@ -159,7 +159,7 @@ func work(dir, version string) error {
 	if err := w.mourn(); err != nil {
 		return err
 	}
-	defer w.begun.Close()
+	defer w.started.Close()
 	l, err := listen(dir)
 	if err != nil {
 		return err
@@ -196,15 +196,15 @@ func work(dir, version string) error {
 			answers.Go(func() { w.serve(conn.(bounded.Conn)) })
 		}
 	}()
-	ended := false
-	for t := time.NewTicker(tick); !ended; {
+	finished := false
+	for t := time.NewTicker(tick); !finished; {
 		select {
 		case <-t.C:
 			w.tend()
-			ended = w.idle()
+			finished = w.idle()
 		case err = <-ran: // it was interrupted, or cannot go on
 			ran <- err
-			ended = true
+			finished = true
 		}
 	}
 	w.mu.Lock()
@@ -309,7 +309,7 @@ func (w *worker) mourn() error {
 			return err
 		}
 	}
-	w.begun, err = owner.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o664)
+	w.started, err = owner.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o664)
 	return err
 }
 
@@ -659,7 +659,7 @@ func (w *worker) tend() {
 	for id, r := range running {
 		j := w.job(id)
 		if j.NoRequeue && !j.noted {
-			_, err := fmt.Fprintln(w.begun, id)
+			_, err := fmt.Fprintln(w.started, id)
 			j.noted = err == nil
 		}
 		if j.Warn == 0 || j.Limit == 0 || w.warned[r.ID] || r.PID <= 0 {

@@ -13,8 +13,8 @@ import (
 
 // Census is how many jobs Slurm has, of all users, and how its scheduler does.
 type Census struct {
-	Begun time.Time `json:"-"` // before it was asked
-	Jobs  []Counted `json:"jobs"`
+	Started time.Time `json:"-"` // before it was asked
+	Jobs    []Counted `json:"jobs"`
 	// Diag is the output of sdiag, by section and key as it writes them, joined by a dot:
 	// "Main schedule statistics.Last cycle". Values that are not numbers are omitted. Diag is
 	// empty if sdiag did not answer.
@@ -52,7 +52,7 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	if err := a.Err(); err != nil {
 		return nil, err
 	}
-	a.Value.Begun = a.Begun
+	a.Value.Started = a.Started
 	return &a.Value, nil
 }
 

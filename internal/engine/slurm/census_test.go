@@ -88,7 +88,7 @@ func TestCensus(t *testing.T) {
 	}
 	// The next one reads what was kept, by itself and after the controller is gone.
 	again, err := TakeCensus(context.Background(), time.Hour)
-	if err != nil || !again.Begun.Equal(c.Begun) || !reflect.DeepEqual(again.Jobs, c.Jobs) {
+	if err != nil || !again.Started.Equal(c.Started) || !reflect.DeepEqual(again.Jobs, c.Jobs) {
 		t.Errorf("%+v %v", again, err)
 	}
 }
@@ -107,13 +107,13 @@ func TestCensusBrokenOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	begun := filepath.Join(dir, "begun")
-	squeue(">" + begun + "; exec sleep 1000\n")
+	started := filepath.Join(dir, "begun")
+	squeue(">" + started + "; exec sleep 1000\n")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(begun); err == nil {
+			if _, err := os.Stat(started); err == nil {
 				break
 			}
 		}

@@ -133,5 +133,5 @@ func (e *Engine) list(ctx context.Context, after time.Time) (listing, time.Time,
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	return a.Value, a.Begun, a.Err()
+	return a.Value, a.Started, a.Err()
 }

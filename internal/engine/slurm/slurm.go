@@ -213,7 +213,7 @@ func (e *Engine) Find(ctx context.Context, w *pilot.Wave) ([]string, error) {
 
 // Status looks jobs up in the listing.
 func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pilot.Status, error) {
-	l, begun, err := e.list(ctx, time.Time{})
+	l, started, err := e.list(ctx, time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pilot.St
 		e.known.Add(id)
 		if st, ok := l.status(parseID(id)); ok {
 			status[id] = st
-		} else if begun.After(e.known[id]) {
+		} else if started.After(e.known[id]) {
 			status[id] = e.gone(ctx, id)
 		}
 	}
@@ -258,7 +258,7 @@ func (e *Engine) gone(ctx context.Context, id string) pilot.Status {
 	if !ok {
 		st = pilot.Status{Phase: pilot.Gone, Reason: "Slurm knows it no more"}
 		if word, node := e.account(ctx, parseID(id)); word != "" {
-			st = pilot.Status{Phase: pilot.Gone, Word: word, Reason: ended(word), Node: node, Blameless: blameless(word)}
+			st = pilot.Status{Phase: pilot.Gone, Word: word, Reason: finished(word), Node: node, Blameless: blameless(word)}
 		}
 		e.history[id] = st
 	}

@@ -36,8 +36,8 @@ func blameless(state string) bool {
 	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
 }
 
-// ended returns in plain words how a job ended.
-func ended(state string) string {
+// finished returns in plain words how a job ended.
+func finished(state string) string {
 	if text, ok := over[state]; ok {
 		return text
 	}
@@ -120,7 +120,7 @@ func (j *job) status() pilot.Status {
 	if slices.Contains(waiting, j.State) {
 		st.Phase, st.Reason, st.Stuck = pilot.Pending, plain(j.Reason), slices.Contains(stuck, j.Reason)
 	} else if !live(j.State) {
-		st.Phase, st.Reason, st.Blameless = pilot.Ended, ended(j.State), blameless(j.State)
+		st.Phase, st.Reason, st.Blameless = pilot.Ended, finished(j.State), blameless(j.State)
 	}
 	return st
 }

@@ -59,7 +59,7 @@ type Result struct {
 	ID       uint64
 	Slot     int
 	Started  time.Time
-	Ended    time.Time
+	Finished time.Time
 	Status   syscall.WaitStatus
 	Errno    syscall.Errno // why it was not started, 0 if it was
 	At       string        // the step that failed, if Errno is not 0
@@ -217,7 +217,7 @@ func (s *Result) put(b []byte) []byte {
 	b = binary.AppendUvarint(b, bits)
 	b = binary.AppendUvarint(b, uint64(s.Slot))
 	b = binary.AppendUvarint(b, uint64(s.Started.UnixNano()))
-	b = binary.AppendUvarint(b, uint64(s.Ended.Sub(s.Started)))
+	b = binary.AppendUvarint(b, uint64(s.Finished.Sub(s.Started)))
 	b = binary.AppendUvarint(b, uint64(s.Status))
 	b = binary.AppendUvarint(b, uint64(s.Errno))
 	b = putString(b, s.At)
@@ -235,7 +235,7 @@ func (s *Result) get(r *reader) error {
 	s.Refused, s.Full = bits&bitRefused != 0, bits&bitFull != 0
 	s.Slot = int(r.uint())
 	s.Started = time.Unix(0, int64(r.uint())).UTC()
-	s.Ended = s.Started.Add(time.Duration(r.uint()))
+	s.Finished = s.Started.Add(time.Duration(r.uint()))
 	s.Status, s.Errno, s.At = syscall.WaitStatus(r.uint()), syscall.Errno(r.uint()), r.string()
 	s.OOMKills = int(r.uint())
 	for _, v := range []*int64{(*int64)(&s.User), (*int64)(&s.System), &s.MaxRSS, &s.Read, &s.Written, &s.Out.Offset, &s.Out.Length, &s.Err.Offset, &s.Err.Length} {

@@ -246,7 +246,7 @@ func (s *server) drop(id uint64) {
 			kept = append(kept, t)
 			continue
 		}
-		r := Result{ID: t.ID, Dropped: true, Started: now, Ended: now}
+		r := Result{ID: t.ID, Dropped: true, Started: now, Finished: now}
 		s.results = r.put(s.results)
 		s.count++
 	}
@@ -316,12 +316,12 @@ func (t *slot) main(stdout, stderr string, c Cell, began chan<- error) {
 		t.queue = t.queue[1:]
 		t.busy++
 		t.server.mu.Unlock()
-		t.ended(t.run(st, &task))
+		t.finished(t.run(st, &task))
 	}
 }
 
-// ended notes a result, and sees to it that it is sent: soon, or with others.
-func (t *slot) ended(r *Result) {
+// finished notes a result, and sees to it that it is sent: soon, or with others.
+func (t *slot) finished(r *Result) {
 	t.server.mu.Lock()
 	t.busy--
 	t.results = r.put(t.results)
@@ -414,7 +414,7 @@ func isFile(fd int) bool {
 func (t *slot) run(st *starter, task *Task) *Result {
 	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
 	fail := func(at step, errno syscall.Errno) *Result {
-		r.At, r.Errno, r.Ended = at.String(), errno, time.Now()
+		r.At, r.Errno, r.Finished = at.String(), errno, time.Now()
 		t.noted = t.status.note(r, t.noted)
 		atomic.StoreUint64(&t.words[0], 0)
 		return r
@@ -524,7 +524,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	var usage syscall.Rusage
 	st.await(pid, t.short, &r.Status, &usage)
-	r.Ended = time.Now()
+	r.Finished = time.Now()
 	t.mu.Lock()
 	t.pid = 0
 	r.TimedOut, r.Signaled, r.Lost = t.timedOut, t.signaled, t.lost
@@ -540,7 +540,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	if timer != nil {
 		timer.Stop()
 	}
-	t.short = r.Ended.Sub(r.Started) < shortWait
+	t.short = r.Finished.Sub(r.Started) < shortWait
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 	r.MaxRSS = t.exact(usage.Maxrss << 10)
 	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9

@@ -60,7 +60,7 @@ func TestSlotsDoNotWaitForTheFlusher(t *testing.T) {
 	slot := &slot{server: s}
 	const batches = 5
 	for range batches*batchMost + 1 {
-		slot.ended(&Result{ID: 1})
+		slot.finished(&Result{ID: 1})
 	}
 	if !s.armed || len(s.arm) != 1 {
 		t.Error("the last result would never be sent")

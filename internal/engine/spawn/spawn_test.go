@@ -29,19 +29,19 @@ func TestMain(m *testing.M) {
 
 // bench is a spawner with what it told.
 type bench struct {
-	t       *testing.T
-	s       *spawn.Spawner
-	setup   spawn.Setup
-	mu      sync.Mutex
-	results map[uint64]spawn.Result
-	came    chan struct{}
-	ended   chan error
+	t        *testing.T
+	s        *spawn.Spawner
+	setup    spawn.Setup
+	mu       sync.Mutex
+	results  map[uint64]spawn.Result
+	came     chan struct{}
+	finished chan error
 }
 
 func newBench(t *testing.T, slots int, cells ...spawn.Cell) *bench {
 	t.Helper()
 	dir := t.TempDir()
-	b := &bench{t: t, results: make(map[uint64]spawn.Result), came: make(chan struct{}, 1), ended: make(chan error, 1)}
+	b := &bench{t: t, results: make(map[uint64]spawn.Result), came: make(chan struct{}, 1), finished: make(chan error, 1)}
 	b.setup = spawn.Setup{Slots: slots, StatusFile: filepath.Join(dir, "board"), Cells: cells}
 	for i := range slots {
 		b.setup.Logs = append(b.setup.Logs, filepath.Join(dir, fmt.Sprintf("out-%d", i)), filepath.Join(dir, fmt.Sprintf("err-%d", i)))
@@ -59,7 +59,7 @@ func newBench(t *testing.T, slots int, cells ...spawn.Cell) *bench {
 		}
 	})
 	go func() {
-		b.ended <- b.s.Results(func(batch []spawn.Result) {
+		b.finished <- b.s.Results(func(batch []spawn.Result) {
 			b.mu.Lock()
 			for _, r := range batch {
 				if _, twice := b.results[r.ID]; twice {
@@ -193,7 +193,7 @@ func TestTasks(t *testing.T) {
 			t.Errorf("%+v: %+v, want status %d", c.task, r, c.status)
 			continue
 		}
-		if r.Ended.Before(r.Started) {
+		if r.Finished.Before(r.Started) {
 			t.Errorf("task %d: %+v", i+1, r)
 		}
 		if got := b.text(r.Slot, false, r.Out); got != c.out && c.out != "*" {
@@ -330,29 +330,29 @@ func TestSearchRemembersWhereProgramsAre(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	for _, c := range []struct {
-		command string
-		grace   time.Duration
-		ended   func(syscall.WaitStatus) bool
+		command  string
+		grace    time.Duration
+		finished func(syscall.WaitStatus) bool
 	}{
 		{"trap 'exit 3' TERM; echo begun; while :; do sleep 0.01; done", time.Minute, func(ws syscall.WaitStatus) bool { return ws.ExitStatus() == 3 }},
 		{"trap '' TERM; echo begun; while :; do sleep 0.01; done", 50 * time.Millisecond, func(ws syscall.WaitStatus) bool { return ws.Signal() == unix.SIGKILL }},
 	} {
 		b := newBench(t, 1)
-		begun := false
+		started := false
 		timeout := 100 * time.Millisecond
-		for id := uint64(1); !begun && timeout < time.Minute; id++ {
+		for id := uint64(1); !started && timeout < time.Minute; id++ {
 			b.start(spawn.Task{ID: id, Shell: c.command, Timeout: timeout, Grace: c.grace})
 			r := b.await(int(id))[id]
 			if !r.TimedOut {
 				t.Fatalf("%s: %+v", c.command, r)
 			}
-			begun = b.text(0, false, r.Out) == "begun\n"
-			if begun && !c.ended(r.Status) {
+			started = b.text(0, false, r.Out) == "begun\n"
+			if started && !c.finished(r.Status) {
 				t.Errorf("%s: %+v", c.command, r)
 			}
 			timeout *= 2
 		}
-		if !begun {
+		if !started {
 			t.Errorf("%s never began", c.command)
 		}
 	}
@@ -424,7 +424,7 @@ func TestKilledSpawner(t *testing.T) {
 	if err := unix.Kill(b.s.PID(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-b.ended; !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := <-b.finished; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("the client was told %v", err)
 	}
 	if err := b.s.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -456,7 +456,7 @@ func TestCloseEndsTasks(t *testing.T) {
 	if err := b.s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-b.ended; err != nil {
+	if err := <-b.finished; err != nil {
 		t.Errorf("after Close: %v", err)
 	}
 	until(t, "the end of process "+pid, func() bool { return gone(pid) })

@@ -189,9 +189,9 @@ func ReadStatusFile(path string) (*StatusFile, error) {
 	return b, nil
 }
 
-// Ended reads the results in the status file. It ignores a status file of another boot, since
+// Finished reads the results in the status file. It ignores a status file of another boot, since
 // the output of its tasks may be lost.
-func (b *StatusFile) Ended() ([]Result, error) {
+func (b *StatusFile) Finished() ([]Result, error) {
 	list, _, err := b.results()
 	return list, err
 }

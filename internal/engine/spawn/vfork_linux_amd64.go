@@ -240,7 +240,7 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 // signal ends the call.
 func (s *starter) await(pid int, short bool, status *syscall.WaitStatus, usage *syscall.Rusage) {
 	if short && s.wakes && !s.slow {
-		for begun := time.Now(); time.Since(begun) < shortWait; {
+		for started := time.Now(); time.Since(started) < shortWait; {
 			_, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, uintptr(pid), uintptr(unsafe.Pointer(status)), 0, uintptr(unsafe.Pointer(usage)), 0, 0)
 			if errno != unix.EINTR {
 				return

@@ -168,12 +168,12 @@ func tokens(text string) [][2]int {
 			i += 2
 			continue
 		}
-		begun := i
+		started := i
 		for i < len(text) && in(i) {
 			i++
 		}
-		if i > begun {
-			list = append(list, [2]int{begun, i})
+		if i > started {
+			list = append(list, [2]int{started, i})
 		} else {
 			i++
 		}

@@ -87,7 +87,7 @@ func prepare(t *testing.T, number int, input string, argv ...string) prepared {
 		t.Fatal(err)
 	}
 	held.Kill()
-	ended(t, held)
+	finished(t, held)
 	return prepared{im, f, Preparation{Pid: p.Pid, Began: began, Dir: dir}}
 }
 
@@ -177,13 +177,13 @@ func right(t *testing.T, a prepared) {
 	}
 	if err := a.im.Start(q, Options{Dir: task, Personality: &personality}); err != nil {
 		q.Kill()
-		ended(t, q)
+		finished(t, q)
 		t.Fatal(err)
 	}
 	if err := q.Release(); err != nil {
 		t.Fatal(err)
 	}
-	st := ended(t, q)
+	st := finished(t, q)
 	if out, _ := os.ReadFile(filepath.Join(task, "stdout")); string(out) != "right\n" {
 		t.Errorf("status %#x, it printed %q", st, out)
 	}

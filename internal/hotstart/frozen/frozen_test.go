@@ -70,7 +70,7 @@ func spawn(t *testing.T, dir string, argv ...string) (*tracer.Proc, Base) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Kill(); ended(t, p) })
+	t.Cleanup(func() { p.Kill(); finished(t, p) })
 	base, err := ReadBase(p.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +92,8 @@ func atGate(pid int) bool {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// ended waits for the end of a started process.
-func ended(t *testing.T, p *tracer.Proc) unix.WaitStatus {
+// finished waits for the end of a started process.
+func finished(t *testing.T, p *tracer.Proc) unix.WaitStatus {
 	t.Helper()
 	for {
 		// Threads that were held are reaped one by one, the leader last.
@@ -144,7 +144,7 @@ func TestState(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		begun := time.Now()
+		started := time.Now()
 		q, personality, err := im.Spawn(task, f, &syscall.SysProcAttr{Setsid: true})
 		if err != nil {
 			t.Fatal(err)
@@ -152,14 +152,14 @@ func TestState(t *testing.T) {
 		spawned := time.Now()
 		if err := im.Start(q, Options{Dir: task, Personality: &personality}); err != nil {
 			q.Kill()
-			ended(t, q)
+			finished(t, q)
 			t.Fatal(err)
 		}
 		if err := q.Release(); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("start %d: %v to spawn, %v to release", i, spawned.Sub(begun), time.Since(spawned))
-		st := ended(t, q)
+		t.Logf("start %d: %v to spawn, %v to release", i, spawned.Sub(started), time.Since(spawned))
+		st := finished(t, q)
 		out, _ := os.ReadFile(filepath.Join(task, "stdout"))
 		if st.ExitStatus() != 5 || string(out) != "loaded right sample\n" {
 			t.Errorf("start %d: status %#x, it printed %q", i, st, out)

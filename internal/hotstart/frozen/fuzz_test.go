@@ -134,7 +134,7 @@ func compare(t *testing.T, argv ...string) error {
 	defer f.Close()
 	im, err := Freeze(Source{Proc: p, Base: base, Dir: work}, f)
 	p.Kill()
-	ended(t, p)
+	finished(t, p)
 	if err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}

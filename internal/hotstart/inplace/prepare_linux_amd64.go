@@ -46,7 +46,7 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
 	}
-	p := &preparation{ctx: ctx, call: &c, opt: opt, begun: time.Now(), around: c.around()}
+	p := &preparation{ctx: ctx, call: &c, opt: opt, started: time.Now(), around: c.around()}
 	if hint, err := hotstart.CanTrace(); err != nil {
 		return nil, passing("%v (%s)", err, hint)
 	}
@@ -91,7 +91,7 @@ type preparation struct {
 	around  around.Around
 	scratch string
 	other   string // a second scratch directory, for B; its path begins with another name
-	begun   time.Time
+	started time.Time
 	loading time.Time // when A began to load
 	snap    *Snapshot
 
@@ -184,7 +184,7 @@ func (p *preparation) prepare() error {
 		return err
 	}
 	p.snap.Proof = &hotstart.ProofState{Equal: true, When: time.Now().UTC()}
-	p.snap.Seconds = time.Since(p.begun).Seconds()
+	p.snap.Seconds = time.Since(p.started).Seconds()
 	return p.snap.save()
 }
 
@@ -492,9 +492,9 @@ func (p *preparation) confirm(c *frozen.Comparison) error {
 		}
 	}
 	p.snap.plan.Offsets = c.Offsets
-	begun := time.Now()
+	started := time.Now()
 	for n := range most {
-		if n >= fewest && time.Since(begun) > cmp.Or(p.opt.Enough, enough) {
+		if n >= fewest && time.Since(started) > cmp.Or(p.opt.Enough, enough) {
 			break
 		}
 		if err := p.further(2 + n); err != nil {

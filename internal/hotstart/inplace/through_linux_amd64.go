@@ -58,20 +58,20 @@ func inherited(c *Call, extra []int) []*os.File {
 
 // through handles the stops of a call that runs unchanged, and of its descendants.
 type through struct {
-	watch   *tracer.Watch
-	pid     int
-	ended   bool
-	instead func(exe string, argv []string) []string
+	watch    *tracer.Watch
+	pid      int
+	finished bool
+	instead  func(exe string, argv []string) []string
 }
 
 // Handle handles a stop. When the call has ended, its remaining processes continue without
 // their tracer.
 func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	switch {
-	case t.ended:
+	case t.finished:
 		return t.watch.Leave(tid, st)
 	case tid == t.pid && !st.Stopped():
-		t.ended = true
+		t.finished = true
 		t.watch.Detach()
 	case st.Stopped() && int(st)>>16 == unix.PTRACE_EVENT_EXEC:
 		if command := t.executed(tid); command != nil {

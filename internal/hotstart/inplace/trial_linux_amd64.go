@@ -55,7 +55,7 @@ type trial struct {
 
 	looks    []hotstart.Look
 	came     map[int]time.Duration // index of a look into an input -> when it came
-	begun    time.Time
+	started  time.Time
 	loaded   int               // opens of data
 	parts    []inputPart       // of inputs, which were read before the stop
 	relative map[string]string // path of a look -> the path below the working directory
@@ -390,7 +390,7 @@ func (t *trial) watch(ctx context.Context) error {
 	pid := t.pid
 	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
 	defer stop()
-	t.begun = time.Now()
+	t.started = time.Now()
 	for {
 		tid, st, err := t.overlay.Wait(unix.WALL | waitOwn)
 		switch {
@@ -514,7 +514,7 @@ func makeParent(path, here string) error {
 // note keeps a look.
 func (t *trial) note(k hotstart.Look) {
 	if k.Input {
-		t.came[len(t.looks)] = time.Since(t.begun)
+		t.came[len(t.looks)] = time.Since(t.started)
 	}
 	if hotstart.OpensData(k) {
 		t.loaded++

@@ -253,7 +253,7 @@ func (r *reader) readGroup(arg, from int) {
 		}
 		return 0
 	}
-	begun := len(r.Words)
+	started := len(r.Words)
 	for i, field := from, true; i < len(text); {
 		if n := separator(i); n > 0 {
 			i, field = i+n, true
@@ -268,7 +268,7 @@ func (r *reader) readGroup(arg, from int) {
 		}
 		i, field = end, false
 	}
-	if len(r.Words) == begun {
+	if len(r.Words) == started {
 		r.Words = append(r.Words, Word{arg, from, len(text), Value})
 	}
 }

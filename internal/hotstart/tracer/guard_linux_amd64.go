@@ -675,7 +675,7 @@ func (g *Guard) stopOthers(tid int) {
 			}
 			for {
 				var st unix.WaitStatus
-				if _, ended, err := peek(other, unix.WNOHANG); err != nil || ended {
+				if _, finished, err := peek(other, unix.WNOHANG); err != nil || finished {
 					break
 				}
 				if id, err := unix.Wait4(other, &st, unix.WALL|unix.WNOHANG, nil); err != nil && err != unix.EINTR {

@@ -355,11 +355,11 @@ func seize(tid int) error {
 func wait(tid int) (unix.WaitStatus, error) {
 	var st unix.WaitStatus
 	for {
-		_, ended, err := peek(tid, 0)
+		_, finished, err := peek(tid, 0)
 		switch {
 		case err != nil:
 			return 0, gone(err)
-		case ended:
+		case finished:
 			return 0, ErrGone
 		}
 		_, err = unix.Wait4(tid, &st, unix.WALL|unix.WNOHANG, nil)
@@ -377,7 +377,7 @@ func wait(tid int) (unix.WaitStatus, error) {
 
 // peek reads the next wait status of a thread and leaves it in place. is is true if a
 // status exists, and ended is true if the thread has ended.
-func peek(tid int, flags uintptr) (is, ended bool, err error) {
+func peek(tid int, flags uintptr) (is, finished bool, err error) {
 	var info struct { // siginfo_t
 		signo, errno, code int32
 		_                  [116]byte

@@ -242,17 +242,17 @@ func (w *Watch) forget(pid int) {
 	}
 }
 
-// ended forgets a thread, and passes its turn on.
-func (w *Watch) ended(tid int) error {
+// finished forgets a thread, and passes its turn on.
+func (w *Watch) finished(tid int) error {
 	t := w.turns[tid]
 	if t == nil {
 		return nil
 	}
 	delete(w.turns, tid)
-	return t.ended(tid)
+	return t.finished(tid)
 }
 
-func (t *turns) ended(tid int) error {
+func (t *turns) finished(tid int) error {
 	delete(t.threads, tid)
 	is := func(other int) bool { return other == tid }
 	t.ready, t.waiting = slices.DeleteFunc(t.ready, is), slices.DeleteFunc(t.waiting, is)
@@ -604,8 +604,8 @@ func (t *turns) look() error {
 	t.looked = time.Now()
 	awake := slices.ContainsFunc(t.ready, func(tid int) bool { return !t.threads[tid].asleep })
 	switch standsIn(t.now) {
-	case ended:
-		return t.ended(t.now) // the first thread, which the kernel reports after all others
+	case finished:
+		return t.finished(t.now) // the first thread, which the kernel reports after all others
 	case sleeps:
 		t.slept++
 		timed := slices.ContainsFunc(t.waiting, func(tid int) bool { return t.threads[tid].limited })
@@ -644,7 +644,7 @@ type doing int
 const (
 	works  doing = iota
 	sleeps       // in a call that waits for another thread or process
-	ended
+	finished
 )
 
 // standsIn returns the activity of a thread, as /proc shows it: whether it works or waits.
@@ -657,7 +657,7 @@ func standsIn(tid int) doing {
 	}
 	switch b[i+2] {
 	case 'Z', 'X':
-		return ended
+		return finished
 	case 'S':
 	default:
 		return works
@@ -704,7 +704,7 @@ func (w *Watch) turning() bool {
 // Wait calls wait4(2) for the children and tracees of the calling thread. While it waits,
 // it ends the turns of threads that sleep or may wait in a loop.
 func (w *Watch) Wait(options int) (tid int, st unix.WaitStatus, err error) {
-	for begun := time.Now(); ; {
+	for started := time.Now(); ; {
 		turning := w.turning()
 		flags := options
 		if turning {
@@ -725,7 +725,7 @@ func (w *Watch) Wait(options int) (tid int, st unix.WaitStatus, err error) {
 		if options&unix.WNOHANG != 0 {
 			return 0, st, nil
 		}
-		if passed := time.Since(begun); passed < 100*time.Microsecond {
+		if passed := time.Since(started); passed < 100*time.Microsecond {
 			unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		} else {
 			ts := unix.NsecToTimespec(int64(min(passed/8, time.Millisecond)))

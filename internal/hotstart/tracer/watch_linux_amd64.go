@@ -162,7 +162,7 @@ func (w *Watch) Continue(tid int) error { return w.resume(tid, 0, false) }
 func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	if !st.Stopped() {
 		delete(w.threads, tid)
-		return nil, w.ended(tid)
+		return nil, w.finished(tid)
 	}
 	w.threads[tid] = true
 	sig := 0

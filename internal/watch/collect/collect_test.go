@@ -534,7 +534,7 @@ func TestStore(t *testing.T) {
 
 // slurmAnswers makes a collector that hears of Slurm.
 func slurmAnswers(b *bench) (*scheduler, *slurm.Census) {
-	census := &slurm.Census{Begun: b.now(), Jobs: []slurm.Counted{{Partition: "short", State: "running", Jobs: 2}, {Partition: "short", State: "pending", Jobs: 499}},
+	census := &slurm.Census{Started: b.now(), Jobs: []slurm.Counted{{Partition: "short", State: "running", Jobs: 2}, {Partition: "short", State: "pending", Jobs: 499}},
 		Diag: map[string]float64{"Jobs submitted": 501, "Jobs started": 2, "Jobs completed": 0, "Jobs failed": 0, "Agent queue size": 0, "Server thread count": 3,
 			"Main schedule statistics.Last cycle": 3009, "Main schedule statistics.Mean cycle": 3009, "Main schedule statistics.Last queue length": 1,
 			"Backfilling stats.Last cycle": 108, "Backfilling stats.Last depth cycle": 1}}
@@ -553,7 +553,7 @@ func TestScheduler(t *testing.T) {
 	if len(b.sink.samples) > 0 {
 		t.Error(b.sink.samples)
 	}
-	census.Begun = census.Begun.Add(10 * time.Second)
+	census.Started = census.Started.Add(10 * time.Second)
 	census.Jobs, census.Diag["Jobs started"] = census.Jobs[:1], 22
 	b.look(c)
 	b.sink.want(t, map[string]float64{`scheduler.jobs{partition="short",state="pending"}`: 0, `scheduler.jobs{partition="short",state="running"}`: 2, "scheduler.jobs_started": 2})
@@ -588,7 +588,7 @@ func TestCatalogue(t *testing.T) {
 	b.edit("proc/self/mountstats", "GETATTR: 100 101 1 9608 1460 3 64 82 2", "GETATTR: 104 109 3 9608 1460 3 84 122 4")
 	b.edit("sys/kernel/debug/lustre/osc/work-OST0000-osc-ffff81032792f800/stats", "2000 samples", "2010 samples")
 	b.edit("sys/fs/cgroup/cpu/premix-7.1.1/3.1/cpu.stat", "nr_periods 10", "nr_periods 20")
-	census.Begun = census.Begun.Add(time.Minute)
+	census.Started = census.Started.Add(time.Minute)
 	for range 2 {
 		for _, c := range all {
 			b.look(c)

@@ -74,11 +74,11 @@ func (c *scheduler) Collect(ctx context.Context, now time.Time, to watch.Sink) e
 	if err != nil {
 		return err
 	}
-	if census.Begun.Equal(c.last) {
+	if census.Started.Equal(c.last) {
 		return nil // it comes from a cache, and was reported already
 	}
-	c.last = census.Begun
-	c.b.begin(now, census.Begun)
+	c.last = census.Started
+	c.b.begin(now, census.Started)
 	for _, j := range census.Jobs {
 		g := c.jobs.get(j.Partition+" "+j.State, func() *gauge { return c.level("scheduler.jobs", j.Partition, j.State) })
 		c.b.level(g, float64(j.Jobs))

@@ -85,7 +85,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 	f.IntVar(&o.Version, "blastdb-version", 5, "version of BLAST databases: 4 or 5")
 	f.BoolVar(&o.ParseIDs, "parse-seqids", false, "make BLAST parse the ids: needed for lists of ids and for taxonomy")
 	f.IntVar(&o.TaxID, "taxid", 0, "taxonomy id of all sequences")
-	f.StringVar(&o.TaxIDMap, "taxid-map", "", "file with an id and its taxonomy id a line")
+	f.StringVar(&o.TaxIDMap, "taxid-map", "", "file with an id and its taxonomy id on each line")
 	f.StringSliceVar(&o.Masks, "mask", nil, "mask for searches that request it: dust (nucl) or seg (prot)")
 	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "accept ids that occur twice")
 	f.BoolVar(&o.Recut, "recut", false, "format an existing database again; its masks are lost")
@@ -97,7 +97,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 
 // addedLine returns the progress of an added database.
 func addedLine(p *database.Progress) string {
-	if n := p.Pieces.Load(); n > 0 {
+	if n := p.Fragments.Load(); n > 0 {
 		return fmt.Sprintf("%s formatted %d of %d fragments", share(p.Formatted.Load(), n), p.Formatted.Load(), n)
 	}
 	return fmt.Sprintf("checking: %s read", units.Size(p.Checked.Load()))

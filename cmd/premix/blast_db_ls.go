@@ -22,7 +22,7 @@ type databaseRow struct {
 	Sequences  int64            `json:"sequences"`
 	Letters    int64            `json:"letters"`
 	Bytes      int64            `json:"bytes"`
-	Fragments  []database.Piece `json:"fragments"`
+	Fragments  []database.Range `json:"fragments"`
 	Warm       bool             `json:"warm"`              // it should be in memory
 	Resident   bool             `json:"resident"`          // it is in memory
 	InMemory   int64            `json:"in_memory_bytes"`   // of the resident copy, not swapped out

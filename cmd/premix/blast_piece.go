@@ -19,8 +19,8 @@ import (
 	"premix/internal/engine/queue"
 )
 
-// blastPiece is the command of the tasks of a search on other machines.
-func (a *app) blastPiece() *cobra.Command {
+// blastShard is the command of the tasks of a search on other machines.
+func (a *app) blastShard() *cobra.Command {
 	return &cobra.Command{
 		Use:    "piece DIR N",
 		Short:  "Search a part of a database for premix on another machine",
@@ -37,7 +37,7 @@ func (a *app) blastPiece() *cobra.Command {
 			}
 			ctx, done := storeContext()
 			defer done()
-			err = search.Piece(ctx, home, args[0], n, a.stderr)
+			err = search.Shard(ctx, home, args[0], n, a.stderr)
 			var exit *search.ExitError
 			if errors.As(err, &exit) {
 				return &commandStatus{exit.Code}
@@ -47,8 +47,8 @@ func (a *app) blastPiece() *cobra.Command {
 	}
 }
 
-// elsewhere configures a search to run on the nodes of an engine.
-func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err error) {
+// remote configures a search to run on the nodes of an engine.
+func (a *app) remote(r *search.Request, s searchFlags) (done func(), err error) {
 	var o pilot.Options
 	eng, err := s.engine.open(&o)
 	if err != nil {
@@ -72,8 +72,8 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 		done()
 		return nil, err
 	}
-	r.Elsewhere = func(_ context.Context, p search.Pieces) error {
-		return a.pieces(eng, o, self, p)
+	r.Remote = func(_ context.Context, p search.Shards) error {
+		return a.runShards(eng, o, self, p)
 	}
 	return done, nil
 }
@@ -90,8 +90,8 @@ func programThere(eng pilot.Engine, o *pilot.Options) (string, error) {
 	return "premix", nil
 }
 
-// pieces runs a task for each part of a search.
-func (a *app) pieces(eng pilot.Engine, o pilot.Options, self string, p search.Pieces) error {
+// runShards runs a task for each part of a search.
+func (a *app) runShards(eng pilot.Engine, o pilot.Options, self string, p search.Shards) error {
 	q, err := queue.Open(filepath.Join(p.Dir, "tasks"), version, true)
 	if err != nil {
 		return err

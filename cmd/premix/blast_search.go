@@ -87,7 +87,7 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 		defer r.Database.Close()
 	}
 	if settings.engine.name != engineLocal && !options.Help() {
-		done, err := a.elsewhere(&r, settings)
+		done, err := a.remote(&r, settings)
 		if err != nil {
 			return err
 		}

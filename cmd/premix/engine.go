@@ -121,7 +121,7 @@ func (a *app) dispatchTasks(q *queue.Queue, eng pilot.Engine, o pilot.Options, q
 // dispatchRun runs the tasks of a run on an engine. The summary is nil if the directory
 // cannot be used.
 func (a *app) dispatchRun(o local.Options, from *treeFlags, eng pilot.Engine, p pilot.Options, quiet bool) (_ *local.Summary, err error) {
-	trees, err := from.elsewhere()
+	trees, err := from.remote()
 	if err != nil {
 		return nil, err
 	}

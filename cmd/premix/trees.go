@@ -35,9 +35,9 @@ func (t *treeFlags) register(cmd *cobra.Command) {
 	f.StringVar(&t.ca, "ca", "", "file with trusted certificates, besides the system's")
 }
 
-// elsewhere returns the options for premix on another machine, where the files that they
+// remote returns the options for premix on another machine, where the files that they
 // name must have the same path. It returns nil if no option was given.
-func (t *treeFlags) elsewhere() (_ *pilot.Trees, err error) {
+func (t *treeFlags) remote() (_ *pilot.Trees, err error) {
 	e := pilot.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
 	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile == "" {
 		return nil, nil

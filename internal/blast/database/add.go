@@ -42,7 +42,7 @@ type AddOptions struct {
 type Progress struct {
 	Whole     atomic.Int64 // bytes of the source
 	Checked   atomic.Int64 // of these, checked so far, uncompressed
-	Pieces    atomic.Int64 // total number of fragments
+	Fragments atomic.Int64 // total number of fragments
 	Formatted atomic.Int64 // number of finished fragments
 }
 
@@ -202,8 +202,8 @@ func (o *AddOptions) adopt(r *Record) (*Description, error) {
 	return desc, nil
 }
 
-// pieces returns the number of fragments for a number of letters.
-func (o *AddOptions) pieces(kind Type, letters int64) int {
+// fragments returns the number of fragments for a number of letters.
+func (o *AddOptions) fragments(kind Type, letters int64) int {
 	switch {
 	case o.Fragments > 0:
 		return o.Fragments

@@ -132,7 +132,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 	if err = errors.Join(err, r.Close()); err != nil {
 		return err
 	}
-	n := o.pieces(o.Type, sum.Letters)
+	n := o.fragments(o.Type, sum.Letters)
 	if o.Fragments == 0 {
 		n = min(n, len(m.list))
 	}
@@ -140,7 +140,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d sequences, too few for %d fragments", path, sum.Sequences, n), HintText: "ask for fewer with --fragments"}
 	}
 	cuts := m.cut(n)
-	o.Progress.Pieces.Store(int64(n))
+	o.Progress.Fragments.Store(int64(n))
 	if o.Title == "" {
 		o.Title = title
 	}
@@ -156,7 +156,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		if i+1 < n {
 			end = cuts[i+1]
 		}
-		p := Piece{First: c.sequences, Sequences: end.sequences - c.sequences, Letters: end.letters - c.letters}
+		p := Range{First: c.sequences, Sequences: end.sequences - c.sequences, Letters: end.letters - c.letters}
 		if err := b.format(ctx, i, io.LimitReader(&countingReader{ctx: ctx, r: r}, end.offset-c.offset), &p); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 }
 
 // format runs makeblastdb for one fragment and stores the names of its volumes in p.
-func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Piece) error {
+func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Range) error {
 	o := b.o
 	base := fmt.Sprintf("%s.%03d", o.Name, i)
 	args := []string{"-dbtype", string(o.Type), "-title", o.Title, "-out", base, "-blastdb_version", strconv.Itoa(o.Version), "-max_file_sz", "3GB", "-logfile", filepath.Join(b.scratch, "log")}

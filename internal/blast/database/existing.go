@@ -63,14 +63,14 @@ func (b *builder) existing(ctx context.Context) error {
 	if len(volumes) == 0 {
 		return &Error{Kind: Use, Message: b.o.Source + " has no sequences", HintText: "name another database"}
 	}
-	n := b.o.pieces(kind, letters)
+	n := b.o.fragments(kind, letters)
 	if n > len(volumes) {
 		if b.o.Fragments > 0 {
 			return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d volumes, too few for %d fragments", b.o.Source, len(volumes), n), HintText: fmt.Sprintf("ask for %d, or give --recut to format it again", len(volumes))}
 		}
 		n = len(volumes)
 	}
-	b.o.Progress.Pieces.Store(int64(n))
+	b.o.Progress.Fragments.Store(int64(n))
 	var m marks
 	for i, v := range volumes {
 		m.list = append(m.list, mark{offset: int64(i), sequences: m.sequences, letters: m.letters})
@@ -78,7 +78,7 @@ func (b *builder) existing(ctx context.Context) error {
 	}
 	cuts := append(m.cut(n), mark{int64(len(volumes)), m.sequences, m.letters})
 	for i := range n {
-		p := Piece{First: cuts[i].sequences, Sequences: cuts[i+1].sequences - cuts[i].sequences, Letters: cuts[i+1].letters - cuts[i].letters}
+		p := Range{First: cuts[i].sequences, Sequences: cuts[i+1].sequences - cuts[i].sequences, Letters: cuts[i+1].letters - cuts[i].letters}
 		for _, v := range volumes[cuts[i].offset:cuts[i+1].offset] {
 			if err := context.Cause(ctx); err != nil {
 				return err

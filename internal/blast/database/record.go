@@ -44,12 +44,12 @@ type Description struct {
 	Masks     []string   `json:"masks,omitempty"`
 	Sequences int64      `json:"sequences"`
 	Letters   int64      `json:"letters"`
-	Fragments []Piece    `json:"fragments"`
+	Fragments []Range    `json:"fragments"`
 	Files     []DataFile `json:"files"`
 }
 
-// Piece is a fragment in a description.
-type Piece struct {
+// Range is a fragment in a description.
+type Range struct {
 	Volumes   []string `json:"volumes"`
 	First     int64    `json:"first"` // OID of its first sequence in the whole
 	Sequences int64    `json:"sequences"`

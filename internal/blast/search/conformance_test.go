@@ -511,7 +511,7 @@ func TestKnownQueries(t *testing.T) {
 			c.query(t, name, string(text))
 			c.compare(t, &n, "blastp", name, args)
 		}
-		c.together(t, &n, "blastp", jobs, args, Settings{Cores: 2})
+		c.batched(t, &n, "blastp", jobs, args, Settings{Cores: 2})
 	}
 	t.Logf("%d of %d equal", n.same, n.all)
 }

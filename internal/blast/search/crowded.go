@@ -108,7 +108,7 @@ func (c *crowds) failed(err error) error {
 		err = io.ErrUnexpectedEOF
 	}
 	c.end()
-	if exit := (*ExitError)(nil); errors.As(c.whole.wait(), &exit) && len(exit.Said) > 0 {
+	if exit := (*ExitError)(nil); errors.As(c.whole.wait(), &exit) && len(exit.Stderr) > 0 {
 		err = exit
 	}
 	c.whole = nil

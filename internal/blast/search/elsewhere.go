@@ -25,8 +25,8 @@ import (
 // Each machine opens its own database of the same name and content: from memory, if it is
 // resident there.
 
-// Pieces are the parts of a search in a directory.
-type Pieces struct {
+// Shards are the parts of a search in a directory.
+type Shards struct {
 	Dir     string // absolute
 	Count   int
 	Threads int // for each part
@@ -46,8 +46,8 @@ type order struct {
 
 const orderFormat = "premix blast search 1"
 
-// elsewhere lets other machines search the parts, and opens the results.
-func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) error, dir string) (sources []archive.Source, done func(), err error) {
+// remote lets other machines search the parts, and opens the results.
+func (s *scan) remote(ctx context.Context, run func(context.Context, Shards) error, dir string) (sources []archive.Source, done func(), err error) {
 	o := order{Format: orderFormat, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(), Batch: s.batch, Threads: 1}
 	from := 0
 	for _, p := range s.plan.parts {
@@ -65,8 +65,8 @@ func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) 
 	if err := copyFile(s.queries.path, filepath.Join(dir, "queries")); err != nil {
 		return nil, nil, err
 	}
-	if err := run(ctx, Pieces{dir, len(o.Fragments), o.Threads}); err != nil {
-		return nil, nil, &awayError{err}
+	if err := run(ctx, Shards{dir, len(o.Fragments), o.Threads}); err != nil {
+		return nil, nil, &remoteError{err}
 	}
 	var files []*os.File
 	done = func() {
@@ -86,12 +86,12 @@ func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) 
 	return sources, done, nil
 }
 
-// awayError is the error of a search on other machines. This machine does not search in
+// remoteError is the error of a search on other machines. This machine does not search in
 // their place.
-type awayError struct{ err error }
+type remoteError struct{ err error }
 
-func (e *awayError) Error() string { return e.err.Error() }
-func (e *awayError) Unwrap() error { return e.err }
+func (e *remoteError) Error() string { return e.err.Error() }
+func (e *remoteError) Unwrap() error { return e.err }
 
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
@@ -110,9 +110,9 @@ func copyFile(from, to string) error {
 	return out.Close()
 }
 
-// Piece searches part i of the search in a directory, in this machine's database. Messages
+// Shard searches part i of the search in a directory, in this machine's database. Messages
 // of BLAST+ go to stderr.
-func Piece(ctx context.Context, home, dir string, i int, stderr io.Writer) error {
+func Shard(ctx context.Context, home, dir string, i int, stderr io.Writer) error {
 	text, err := os.ReadFile(filepath.Join(dir, "search.json"))
 	if err != nil {
 		return err

@@ -22,14 +22,14 @@ type Job struct {
 	Out     io.Writer // gets the output that BLAST+ would print for these queries alone
 }
 
-// Together searches for the queries of several jobs in one scan of the database. Each job
+// Batched searches for the queries of several jobs in one scan of the database. Each job
 // gets the output that [Run] would print for it alone. The options of r must not name
 // queries or an output; Stdin and Stdout are not used. If a common scan is not possible,
 // each job is searched for by itself.
 //
 // Together fails as a whole: if one of the queries makes BLAST+ fail, jobs may have got no
 // output. Warnings go to Stderr only for jobs that are searched for by themselves.
-func Together(ctx context.Context, r Request, jobs []Job) error {
+func Batched(ctx context.Context, r Request, jobs []Job) error {
 	o := r.Options
 	if o.Query != "" || o.Out != "" || o.help {
 		return &OptionError{"a group of searches has its queries and outputs elsewhere", "leave -query and -out out"}
@@ -75,7 +75,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 		single = append(single, again...)
 	}
 	for _, i := range single {
-		if err := g.alone(ctx, i); err != nil {
+		if err := g.single(ctx, i); err != nil {
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 // middle of rows.
 var nameless = regex.Lazy(`(?m)^>\s`)
 
-// group is one call of [Together].
+// group is one call of [Batched].
 type group struct {
 	Request
 	jobs  []Job
@@ -105,7 +105,7 @@ func (g *group) batches() (list [][]int) {
 	letters := 0
 	for _, i := range g.which {
 		n := len(g.jobs[i].Queries)
-		if letters += n; len(list) == 0 || letters > togetherBatch {
+		if letters += n; len(list) == 0 || letters > maxBatch {
 			letters = n
 			list = append(list, nil)
 		}
@@ -114,8 +114,8 @@ func (g *group) batches() (list [][]int) {
 	return list
 }
 
-// alone searches for one job.
-func (g *group) alone(ctx context.Context, i int) error {
+// single searches for one job.
+func (g *group) single(ctx context.Context, i int) error {
 	r := g.Request
 	r.Stdin, r.Stdout = bytes.NewReader(g.jobs[i].Queries), g.jobs[i].Out
 	return Run(ctx, r)
@@ -180,7 +180,7 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	case g.links():
 		r.Mode, r.batch = Whole, 1
 	case g.unlinked():
-		r.batch = togetherBatch
+		r.batch = maxBatch
 	}
 	if err := Run(ctx, r); err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 			again = append(again, g.which[k])
 			continue
 		}
-		if parts[k], err = l.put(p, blocks, alone()); err != nil {
+		if parts[k], err = l.put(p, blocks, wholeOutput()); err != nil {
 			return nil, err
 		}
 	}
@@ -217,12 +217,12 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	return again, nil
 }
 
-// togetherBatch is the number of letters of queries for which blastn searches at once in a
+// maxBatch is the number of letters of queries for which blastn searches at once in a
 // common scan. By default it begins with few, and reads the database once for each batch; a
 // query in the middle of a job at which a batch begins or ends would get fewer HSPs than
 // alone. Beyond 1,000,000 it would split the queries into chunks (SplitQuery_GetChunkSize
 // of the toolkit).
-const togetherBatch = 900_000
+const maxBatch = 900_000
 
 // headers returns the number of queries.
 func headers(text []byte) int {
@@ -283,7 +283,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 	case g.links():
 		s.batch = 1
 	case g.unlinked():
-		s.batch = togetherBatch
+		s.batch = maxBatch
 	}
 	hits := &collector{}
 	var suspects []bool // by query

@@ -20,14 +20,14 @@ func (r *Request) cores() int {
 // searched for in parallel. Fewer are not worth the start of more processes.
 const manyQueries = 16
 
-// way chooses the mode of a search. why is the reason, for Explain; note is a message for
+// chooseMode chooses the mode of a search. why is the reason, for Explain; note is a message for
 // the user. See the package documentation for the rule.
-func (r *Request) way(q *queries) (mode Mode, why string, note bool) {
+func (r *Request) chooseMode(q *queries) (mode Mode, why string, note bool) {
 	must := r.must(q)
 	switch {
-	case r.Elsewhere != nil && must == "":
+	case r.Remote != nil && must == "":
 		return Fragments, "on other machines", false
-	case r.Elsewhere != nil:
+	case r.Remote != nil:
 		return Whole, must, true
 	case r.Mode == Whole:
 		return Whole, "as asked for", false

@@ -182,9 +182,9 @@ func TestConformanceKinds(t *testing.T) {
 	}
 }
 
-// together compares what each job gets of a common search with what BLAST+ prints for it
+// batched compares what each job gets of a common search with what BLAST+ prints for it
 // alone.
-func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte, args []string, s Settings) {
+func (c *corpus) batched(t *testing.T, n *counts, program string, jobs [][]byte, args []string, s Settings) {
 	t.Helper()
 	for k, d := range c.cuts {
 		o, err := ParseOptions(append([]string{"-db", c.name}, args...))
@@ -197,13 +197,13 @@ func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte
 			got = append(got, &bytes.Buffer{})
 			list = append(list, Job{text, got[len(got)-1]})
 		}
-		err = Together(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
+		err = Batched(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
 			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
 		if exit := (*ExitError)(nil); errors.As(err, &exit) {
 			// It fails as a whole, where BLAST+ fails.
 			n.all++
-			if want := alonePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Said) != want.stderr {
-				t.Errorf("%s %q: status %d, want %d: %s", program, args, exit.Code, want.code, differ(want.stderr, string(exit.Said)))
+			if want := singlePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Stderr) != want.stderr {
+				t.Errorf("%s %q: status %d, want %d: %s", program, args, exit.Code, want.code, differ(want.stderr, string(exit.Stderr)))
 			} else {
 				n.same++
 			}
@@ -215,7 +215,7 @@ func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte
 		}
 		for i, text := range jobs {
 			n.all++
-			if want := alonePlain(t, program, d, text, args).stdout; got[i].String() != want {
+			if want := singlePlain(t, program, d, text, args).stdout; got[i].String() != want {
 				t.Errorf("%s %q on %d fragments, job %d: %s", program, args, k, i, differ(want, got[i].String()))
 			} else {
 				n.same++
@@ -225,8 +225,8 @@ func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte
 
 }
 
-// alonePlain is what BLAST+ says of queries from standard input.
-func alonePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) answer {
+// singlePlain is what BLAST+ says of queries from standard input.
+func singlePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) answer {
 	t.Helper()
 	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
 	if err != nil {
@@ -292,7 +292,7 @@ func TestConformanceTogether(t *testing.T) {
 					if soak() || i%3 > 0 {
 						mode = Auto
 					}
-					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Mode: mode, Cores: 2})
+					dbs[p.db].batched(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Mode: mode, Cores: 2})
 				}
 			}
 			t.Logf("%d of %d equal", n.same, n.all)
@@ -390,7 +390,7 @@ func TestWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := Request{Program: c.program, Options: o, Database: &database.Database{Letters: 1000}, Settings: Settings{Mode: c.mode, Cores: c.cores}}
-		if got, why, _ := r.way(c.q); got != c.want || !strings.Contains(why, c.why) {
+		if got, why, _ := r.chooseMode(c.q); got != c.want || !strings.Contains(why, c.why) {
 			t.Errorf("%s %s, mode %v: %v (%s), want %v (%s)", c.program, c.args, c.mode, got, why, c.want, c.why)
 		}
 	}
@@ -436,10 +436,10 @@ func TestEdges(t *testing.T) {
 		d := c.cuts[2]
 		var separate int
 		for _, text := range jobs {
-			separate += strings.Count(alonePlain(t, "blastn", d, text, append(args, "-outfmt", "6")).stdout, "\n")
+			separate += strings.Count(singlePlain(t, "blastn", d, text, append(args, "-outfmt", "6")).stdout, "\n")
 		}
-		t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
-		at := alonePlain(t, "blastn", d, bytes.Join(jobs, nil), append(args, "-outfmt", "6")).stdout
+		t.Setenv("BATCH_SIZE", strconv.Itoa(maxBatch))
+		at := singlePlain(t, "blastn", d, bytes.Join(jobs, nil), append(args, "-outfmt", "6")).stdout
 		if err := os.Unsetenv("BATCH_SIZE"); err != nil {
 			t.Fatal(err)
 		}
@@ -450,7 +450,7 @@ func TestEdges(t *testing.T) {
 			formats = formats[i%len(formats):][:1]
 		}
 		for _, f := range formats {
-			c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+			c.batched(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
 		}
 	}
 	t.Logf("%d of %d equal", n.same, n.all)
@@ -526,7 +526,7 @@ func TestTogetherSaysNothing(t *testing.T) {
 	}
 	var errs bytes.Buffer
 	jobs := []Job{{[]byte(">a\nXXXXXXXXXXXXXXX\n"), io.Discard}, {[]byte(">b\nMKVLAAGIVGLLLAQWERTYHHKLPN\n"), io.Discard}}
-	if err := Together(t.Context(), Request{Program: "blastp", Database: c.cuts[2], Options: o, Stderr: &errs}, jobs); err != nil || errs.Len() > 0 {
+	if err := Batched(t.Context(), Request{Program: "blastp", Database: c.cuts[2], Options: o, Stderr: &errs}, jobs); err != nil || errs.Len() > 0 {
 		t.Errorf("%v, %q", err, errs.String())
 	}
 }
@@ -619,8 +619,8 @@ func TestConformanceLarge(t *testing.T) {
 		}
 	}
 	jobs := map[bool][][]byte{
-		false: largeJobs(r, n, 2*togetherBatch, dna, g.dna, "ACGT"),
-		true:  largeJobs(r, n, togetherBatch, peptide, g.protein, "ARNDCQEGHILKMFPSTWYV"),
+		false: largeJobs(r, n, 2*maxBatch, dna, g.dna, "ACGT"),
+		true:  largeJobs(r, n, maxBatch, peptide, g.protein, "ARNDCQEGHILKMFPSTWYV"),
 	}
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
@@ -638,7 +638,7 @@ func TestConformanceLarge(t *testing.T) {
 					if late(t) {
 						return
 					}
-					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Cores: 2})
+					dbs[p.db].batched(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Cores: 2})
 				}
 			}
 		})
@@ -669,9 +669,9 @@ func largeJobs(r *rand.Rand, n, total int, random func(*rand.Rand, int) string, 
 		records := []int{1, 20, 5}[i%3]
 		job(records, total/n*9/10/records)
 	}
-	if soak() && total > togetherBatch {
-		job(250, togetherBatch/200)
-		job(1, togetherBatch+200_000)
+	if soak() && total > maxBatch {
+		job(250, maxBatch/200)
+		job(1, maxBatch+200_000)
 	}
 	return jobs
 }
@@ -683,9 +683,9 @@ func TestJobLongerThanBatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(91, 92))
 	const length = 30_000
 	var job, fasta strings.Builder
-	for i := range togetherBatch/length + 3 {
+	for i := range maxBatch/length + 3 {
 		s := strings.Repeat("N", 40) + dna(r, length-40)
-		if i == togetherBatch/length {
+		if i == maxBatch/length {
 			// The first one of a second batch: words near its begin, which are weak.
 			s = dna(r, length)
 			for k := range 8 {
@@ -698,9 +698,9 @@ func TestJobLongerThanBatch(t *testing.T) {
 	jobs := [][]byte{[]byte(job.String()), []byte(">another\n" + dna(r, 500) + "\n")}
 	args := []string{"-task", "blastn", "-dust", "no", "-searchsp", "60000000"}
 	edge := append(args, "-outfmt", "6 qseqid sseqid qstart")
-	alone := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
-	t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
-	cut := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	alone := singlePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	t.Setenv("BATCH_SIZE", strconv.Itoa(maxBatch))
+	cut := singlePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
 	if err := os.Unsetenv("BATCH_SIZE"); err != nil {
 		t.Fatal(err)
 	}
@@ -709,7 +709,7 @@ func TestJobLongerThanBatch(t *testing.T) {
 	}
 	var n counts
 	for _, f := range []string{"6", "0"} {
-		c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+		c.batched(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
 	}
 	t.Logf("%d of %d equal", n.same, n.all)
 }

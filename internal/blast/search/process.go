@@ -20,12 +20,12 @@ import (
 type ExitError struct {
 	Program string
 	Code    int
-	Said    []byte
+	Stderr  []byte
 }
 
 func (e *ExitError) Error() string {
-	if said := bytes.TrimSpace(e.Said); len(said) > 0 {
-		return fmt.Sprintf("%s ended with status %d: %s", e.Program, e.Code, said)
+	if stderr := bytes.TrimSpace(e.Stderr); len(stderr) > 0 {
+		return fmt.Sprintf("%s ended with status %d: %s", e.Program, e.Code, stderr)
 	}
 	return fmt.Sprintf("%s ended with status %d", e.Program, e.Code)
 }
@@ -123,7 +123,7 @@ func (p *program) end(err error) error {
 	if code < 0 {
 		code = 255 // killed by a signal
 	}
-	return &ExitError{Program: p.cmd.Args[0], Code: code, Said: p.stderr.Bytes()}
+	return &ExitError{Program: p.cmd.Args[0], Code: code, Stderr: p.stderr.Bytes()}
 }
 
 // held keeps written data until there is more than fits, so that a search that fails early

@@ -35,7 +35,7 @@ type scan struct {
 	ids   []string
 
 	// For a search on other machines; see Request.
-	away   func(context.Context, Pieces) error
+	away   func(context.Context, Shards) error
 	shared string
 
 	searchedAgain int // crowded queries, for which the whole database was searched
@@ -127,7 +127,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		if s.away != nil {
 			var done func()
 			var err error
-			if sources, done, err = s.elsewhere(ctx, s.away, s.shared); err != nil {
+			if sources, done, err = s.remote(ctx, s.away, s.shared); err != nil {
 				return err
 			}
 			defer done()
@@ -157,7 +157,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		var exit *ExitError
 		cancel()
 		for _, p := range running {
-			if e := p.wait(); errors.As(e, &exit) && len(exit.Said) > 0 {
+			if e := p.wait(); errors.As(e, &exit) && len(exit.Stderr) > 0 {
 				err = exit
 			}
 		}

@@ -54,11 +54,11 @@ type Request struct {
 	Note           func(string) // gets the reason for searching the whole database; may be nil
 	Explain        func(string) // gets the mode and the reason for it; may be nil
 
-	// Elsewhere calls [Piece] for each of the pieces, on other machines, and returns when
+	// Remote calls [Shard] for each of the pieces, on other machines, and returns when
 	// all have succeeded; nil: this machine searches. Shared is a directory that they can
 	// access.
-	Elsewhere func(context.Context, Pieces) error
-	Shared    string
+	Remote func(context.Context, Shards) error
+	Shared string
 
 	batch int // letters of queries for which to search at once; 0: the default of BLAST+
 }
@@ -94,7 +94,7 @@ func Run(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	mode, why, note := r.way(q)
+	mode, why, note := r.chooseMode(q)
 	if note && r.Note != nil {
 		r.Note(why + ": the whole database is searched")
 	} else if r.Explain != nil {
@@ -247,7 +247,7 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	}
 	s := r.scan(dir, q)
 	err := r.print(ctx, s, out)
-	if away := (*awayError)(nil); errors.As(err, &away) {
+	if away := (*remoteError)(nil); errors.As(err, &away) {
 		return away.err
 	}
 	if err != nil && !out.gone && ctx.Err() == nil {
@@ -261,7 +261,7 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	}
 	var exit *ExitError
 	if errors.As(err, &exit) {
-		s.stderr = exit.Said
+		s.stderr = exit.Stderr
 	}
 	if len(s.stderr) > 0 && r.Stderr != nil {
 		if _, e := r.Stderr.Write(s.stderr); err == nil {
@@ -294,8 +294,8 @@ func (r *Request) scan(dir string, q *queries) *scan {
 		processes = r.cores()
 	}
 	s.plan = spread(r.Database.Fragments, processes, r.cores())
-	if r.Elsewhere != nil {
-		s.away, s.shared = r.Elsewhere, r.Shared
+	if r.Remote != nil {
+		s.away, s.shared = r.Remote, r.Shared
 		processes = len(r.Database.Fragments)
 		if r.Processes > 0 {
 			processes = r.Processes
@@ -326,7 +326,7 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !isText(r.Options.format) {
-		said := make(chan error, 1)
+		stderr := make(chan error, 1)
 		format := 6
 		if r.Options.format == 17 {
 			format = 17 // it does not mention queries
@@ -336,9 +336,9 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 			if err == nil && warnsOfQuery(s.stderr) && (r.Options.format == 5 || r.Options.format == 15) {
 				err = errors.New("reports repeat what BLAST+ warns of in queries, and archives do not")
 			}
-			said <- err
+			stderr <- err
 		}()
-		out.ready = sync.OnceValue(func() error { return <-said })
+		out.ready = sync.OnceValue(func() error { return <-stderr })
 		defer out.ready()
 	}
 	err := r.formatted(ctx, s, describe(r.Options.format, r.Options.columns), archiveWriter, func(in io.Reader) error {
@@ -363,8 +363,8 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 
 // warnsOfQuery reports whether some of the warnings are not about options, and thus about a
 // query.
-func warnsOfQuery(said []byte) bool {
-	for line := range bytes.Lines(said) {
+func warnsOfQuery(stderr []byte) bool {
+	for line := range bytes.Lines(stderr) {
 		if !bytes.Contains(line, []byte("] Examining 5 or more matches")) && !bytes.Contains(line, []byte("] The parameter -")) {
 			return true
 		}
@@ -425,7 +425,7 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 	searchErr := <-searched
 	waitErr := p.wait()
 	for _, err := range []error{searchErr, waitErr} {
-		if exit := (*ExitError)(nil); errors.As(err, &exit) && len(exit.Said) > 0 {
+		if exit := (*ExitError)(nil); errors.As(err, &exit) && len(exit.Stderr) > 0 {
 			return err
 		}
 	}

@@ -74,15 +74,15 @@ func (r *Request) segmented(ctx context.Context, dir string, q *queries) error {
 		defer f.Close()
 		out.w = f
 	}
-	said, err := r.segments(ctx, dir, l, o, files, out)
+	stderr, err := r.segments(ctx, dir, l, o, files, out)
 	if err != nil && !out.gone && ctx.Err() == nil {
 		return r.after(ctx, dir, err)
 	}
 	if e := out.release(); err == nil {
 		err = e
 	}
-	if len(said) > 0 && r.Stderr != nil {
-		if _, e := r.Stderr.Write(said); err == nil {
+	if len(stderr) > 0 && r.Stderr != nil {
+		if _, e := r.Stderr.Write(stderr); err == nil {
 			err = e
 		}
 	}
@@ -91,13 +91,13 @@ func (r *Request) segmented(ctx context.Context, dir string, q *queries) error {
 
 // segments searches for the groups in files, and prints the results in order. It returns
 // the messages that BLAST+ would have printed to standard error.
-func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Options, files []segmentFile, out io.Writer) (said []byte, err error) {
+func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Options, files []segmentFile, out io.Writer) (stderr []byte, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		printed, said bytes.Buffer
-		err           error
-		done          chan struct{}
+		printed, stderr bytes.Buffer
+		err             error
+		done            chan struct{}
 	}
 	answers := make([]*answer, len(files))
 	for i := range answers {
@@ -125,7 +125,7 @@ func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Option
 				if a.err = os.Mkdir(own, 0o700); a.err != nil {
 					return
 				}
-				a.err = r.segment(ctx, own, o, file.path, &a.printed, &a.said)
+				a.err = r.segment(ctx, own, o, file.path, &a.printed, &a.stderr)
 			})
 		}
 	})
@@ -133,32 +133,32 @@ func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Option
 	for i, a := range answers {
 		<-a.done
 		if a.err != nil {
-			return said, a.err
+			return stderr, a.err
 		}
 		p, err := l.apart(l, a.printed.Bytes())
 		if err != nil {
-			return said, err
+			return stderr, err
 		}
 		if len(p.blocks) != files[i].count {
-			return said, fmt.Errorf("results of %d queries instead of %d", len(p.blocks), files[i].count)
+			return stderr, fmt.Errorf("results of %d queries instead of %d", len(p.blocks), files[i].count)
 		}
 		text, err := l.put(p, p.blocks, position{before, i+1 == len(files)})
 		if err != nil {
-			return said, err
+			return stderr, err
 		}
 		if _, err := out.Write(text); err != nil {
-			return said, err
+			return stderr, err
 		}
-		said = append(said, warnings(a.said.Bytes(), before)...)
+		stderr = append(stderr, warnings(a.stderr.Bytes(), before)...)
 		before += len(p.blocks)
 		answers[i] = nil
 		<-ahead
 	}
-	return said, nil
+	return stderr, nil
 }
 
 // segment searches for one group.
-func (r *Request) segment(ctx context.Context, dir string, o *Options, path string, out, said io.Writer) error {
+func (r *Request) segment(ctx context.Context, dir string, o *Options, path string, out, stderr io.Writer) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (r *Request) segment(ctx context.Context, dir string, o *Options, path stri
 		return err
 	}
 	one := *r
-	one.Options, one.Stdin, one.Stdout, one.Stderr = o, f, out, said
+	one.Options, one.Stdin, one.Stdout, one.Stderr = o, f, out, stderr
 	return one.whole(ctx, dir)
 }
 
@@ -179,12 +179,12 @@ var warnedQuery = regex.Lazy(`(?m)^(Warning: \[[a-z]+\] Query_)([0-9]+)`)
 
 // warnings returns the warnings of a later group. It drops warnings about options, which
 // the first group has printed.
-func warnings(said []byte, before int) []byte {
+func warnings(stderr []byte, before int) []byte {
 	if before == 0 {
-		return said
+		return stderr
 	}
 	var out []byte
-	for line := range bytes.Lines(said) {
+	for line := range bytes.Lines(stderr) {
 		if !warnsOfQuery(line) {
 			continue
 		}

@@ -39,8 +39,8 @@ type position struct {
 	last   bool
 }
 
-// alone returns the position of blocks that are the whole output.
-func alone() position { return position{last: true} }
+// single returns the position of blocks that are the whole output.
+func wholeOutput() position { return position{last: true} }
 
 // hsp is the position of an alignment in a query, and its runs of equal letters.
 type hsp struct {

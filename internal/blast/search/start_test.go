@@ -94,8 +94,8 @@ func startOnce() (stop func(), err error) {
 			in.Close()
 			cmd.Wait()
 		})
-		if said, err := bufio.NewReader(out).ReadString('\n'); said != "ready\n" {
-			return stop, fmt.Errorf("%s does not serve: %q, %w", name, said, err)
+		if stderr, err := bufio.NewReader(out).ReadString('\n'); stderr != "ready\n" {
+			return stop, fmt.Errorf("%s does not serve: %q, %w", name, stderr, err)
 		}
 	}
 	err = os.Setenv("PATH", dir+string(filepath.ListSeparator)+ownPath)
@@ -185,8 +185,8 @@ func TestStartOnce(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) {
 		t.Errorf("killed, it ends with %v", err)
 	}
-	if said, err := io.ReadAll(out); err != nil || len(said) > 0 {
-		t.Errorf("killed, it writes %q, %v", said, err)
+	if stderr, err := io.ReadAll(out); err != nil || len(stderr) > 0 {
+		t.Errorf("killed, it writes %q, %v", stderr, err)
 	}
 }
 

@@ -367,11 +367,11 @@ func (s *Service) fetch(r *http.Request, user, id, form, seconds string) ([]byte
 			return nil, format{}, err
 		}
 		s.mu.Lock()
-		st, place, said, other := res.state, res.place, res.err, j.results[form] != res
+		st, place, stderr, other := res.state, res.place, res.err, j.results[form] != res
 		s.mu.Unlock()
 		switch {
 		case st == failed:
-			return nil, format{}, &Refusal{Status: http.StatusUnprocessableEntity, Reason: "failed", Message: said}
+			return nil, format{}, &Refusal{Status: http.StatusUnprocessableEntity, Reason: "failed", Message: stderr}
 		case st != ready:
 			return nil, format{}, nil
 		case other && time.Now().Before(deadline):

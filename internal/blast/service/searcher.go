@@ -18,15 +18,15 @@ type Programs struct {
 // SearchError is the message of a program of BLAST+ that failed.
 type SearchError struct {
 	Program string
-	Said    string
+	Stderr  string
 	Err     error
 }
 
 func (e *SearchError) Error() string {
-	if e.Said == "" {
+	if e.Stderr == "" {
 		return e.Program + ": " + e.Err.Error()
 	}
-	return e.Program + ": " + e.Said
+	return e.Program + ": " + e.Stderr
 }
 
 func (e *SearchError) Unwrap() error { return e.Err }
@@ -45,7 +45,7 @@ func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
 	for i, text := range s.Queries {
 		jobs = append(jobs, search.Job{Queries: text, Out: out[i]})
 	}
-	err = search.Together(ctx, search.Request{
+	err = search.Batched(ctx, search.Request{
 		Program: s.Program, Database: s.Database, Options: options,
 		Settings: search.Settings{Cores: p.Threads, Apart: true},
 	}, jobs)
@@ -53,9 +53,9 @@ func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
 	var missing *search.MissingError
 	switch {
 	case errors.As(err, &exit):
-		return &SearchError{Program: exit.Program, Said: complaint(string(exit.Said)), Err: err}
+		return &SearchError{Program: exit.Program, Stderr: complaint(string(exit.Stderr)), Err: err}
 	case errors.As(err, &missing):
-		return &SearchError{Program: missing.Program, Said: "it is not on PATH", Err: err}
+		return &SearchError{Program: missing.Program, Stderr: "it is not on PATH", Err: err}
 	}
 	return err
 }

@@ -306,19 +306,19 @@ func (b *bench) pss() error {
 		}
 		searches = append(searches, cmd)
 	}
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
 		var err error
 		for _, cmd := range searches {
 			err = errors.Join(err, cmd.Wait())
 		}
-		ended <- err
+		finished <- err
 	}()
 	var most int64
 	seen := 0
 	for {
 		select {
-		case err := <-ended:
+		case err := <-finished:
 			if err != nil {
 				return err
 			}

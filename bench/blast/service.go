@@ -163,11 +163,11 @@ func (b *bench) through(wait bool) (r round, err error) {
 
 // server is a running premix blast serve.
 type server struct {
-	cmd     *exec.Cmd
-	jobs    string // its directory
-	address string
-	http    *http.Client
-	ended   bool
+	cmd      *exec.Cmd
+	jobs     string // its directory
+	address  string
+	http     *http.Client
+	finished bool
 }
 
 // serve starts a service without jobs.
@@ -194,10 +194,10 @@ func (b *bench) serve() (*server, error) {
 
 // end stops the service, if it still runs, and removes its jobs.
 func (s *server) end() error {
-	if s.ended {
+	if s.finished {
 		return nil
 	}
-	s.ended = true
+	s.finished = true
 	s.http.CloseIdleConnections()
 	_ = s.cmd.Process.Signal(syscall.SIGTERM) // if it has ended, Wait returns its status
 	err := s.cmd.Wait()

@@ -148,11 +148,11 @@ func (b *benchmark) run(line, links string) (time.Duration, []byte, error) {
 	defer log.Close()
 	cmd := exec.Command("sh", "-c", line)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = b.work, b.env(links), log, log
-	begun := time.Now()
+	started := time.Now()
 	if err := cmd.Run(); err != nil {
 		return 0, nil, fmt.Errorf("%s: %w (see %s)", line, err, log.Name())
 	}
-	took := time.Since(begun)
+	took := time.Since(started)
 	out, err := os.ReadFile(filepath.Join(b.work, "out"))
 	if os.IsNotExist(err) {
 		err = nil // the command only prints, and has no output file

@@ -160,9 +160,9 @@ func measure(ctx context.Context, results *figures.Results, list []contender, co
 	for rep := range reps + 1 { // the first repetition brings the tree into memory
 		for _, c := range list {
 			cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
-			begun := time.Now()
+			started := time.Now()
 			out, err := cmd.CombinedOutput()
-			took := time.Since(begun).Seconds()
+			took := time.Since(started).Seconds()
 			if err != nil {
 				return fmt.Errorf("%s: %w\n%s", strings.Join(c.args, " "), err, out)
 			}

@@ -217,13 +217,13 @@ func rules(ctx context.Context, results *figures.Results, dir, premix string, ro
 		memory := int64(0)
 		for rep := range reps + 1 { // the first repetition brings the table into memory
 			cmd := exec.CommandContext(ctx, premix, "files", "policy", file, path, "--dry-run")
-			begun := time.Now()
+			started := time.Now()
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("rule %s: %w\n%s", p.name, err, out)
 			}
 			if rep > 0 {
-				wall = append(wall, time.Since(begun).Seconds())
+				wall = append(wall, time.Since(started).Seconds())
 				cpu = append(cpu, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
 				memory = max(memory, maxRSS(cmd.ProcessState))
 			}

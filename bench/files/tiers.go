@@ -46,11 +46,11 @@ func tierWrites(ctx context.Context, results *figures.Results, dir, premix strin
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	finished := make(chan error, 1)
+	go func() { finished <- cmd.Wait() }()
 	for now = before; now.Dev == before.Dev; {
 		select {
-		case err := <-ended:
+		case err := <-finished:
 			return fmt.Errorf("premix files mount: %w", errors.Join(err, errors.New("it ended early")))
 		case <-time.After(10 * time.Millisecond):
 		}
@@ -59,7 +59,7 @@ func tierWrites(ctx context.Context, results *figures.Results, dir, premix strin
 		}
 	}
 	defer func() {
-		err = errors.Join(err, cmd.Process.Signal(unix.SIGTERM), <-ended)
+		err = errors.Join(err, cmd.Process.Signal(unix.SIGTERM), <-finished)
 	}()
 	took := map[string][]float64{}
 	content := make([]byte, 4096)
@@ -69,13 +69,13 @@ func tierWrites(ctx context.Context, results *figures.Results, dir, premix strin
 			if err := os.Mkdir(into, 0o755); err != nil {
 				return err
 			}
-			begun := time.Now()
+			started := time.Now()
 			for i := range count {
 				if err := os.WriteFile(filepath.Join(into, fmt.Sprintf("%06d", i)), content, 0o644); err != nil {
 					return err
 				}
 			}
-			if s := time.Since(begun).Seconds(); rep > 0 {
+			if s := time.Since(started).Seconds(); rep > 0 {
 				took[c.name] = append(took[c.name], s)
 			}
 			if err := os.RemoveAll(into); err != nil {

@@ -297,18 +297,18 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 		t   *running
 		err error
 	}
-	begun := make(chan outcome, n)
+	started := make(chan outcome, n)
 	for range n {
 		go func() {
 			t, err := b.begin(ctx, v, sample)
-			begun <- outcome{t, err}
+			started <- outcome{t, err}
 		}()
 	}
-	ended := make(chan error, n)
+	finished := make(chan error, n)
 	left := 0
 	var errs []error
 	for range n {
-		o := <-begun
+		o := <-started
 		if o.err != nil {
 			errs = append(errs, o.err)
 			continue
@@ -316,7 +316,7 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 		left++
 		go func() {
 			_, err := o.t.end()
-			ended <- err
+			finished <- err
 		}()
 	}
 	whole := left == n
@@ -326,7 +326,7 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 	defer tick.Stop()
 	for left > 0 {
 		select {
-		case err := <-ended:
+		case err := <-finished:
 			left--
 			whole = false
 			errs = append(errs, err)

@@ -36,7 +36,7 @@ type peer interface {
 
 // peerTask runs a task of a peer over startSample.
 func (b *bench) peerTask(p peer, fifo string) (m measured, err error) {
-	begun := time.Now()
+	started := time.Now()
 	wait, err := p.begin()
 	if err != nil {
 		return m, err
@@ -46,7 +46,7 @@ func (b *bench) peerTask(p peer, fifo string) (m measured, err error) {
 		return m, err
 	}
 	defer input.Close()
-	m.opened = time.Since(begun)
+	m.opened = time.Since(started)
 	keys, err := os.ReadFile(b.samples[startSample]["keys"])
 	if err != nil {
 		return m, err
@@ -58,14 +58,14 @@ func (b *bench) peerTask(p peer, fifo string) (m measured, err error) {
 		return m, err
 	}
 	err = wait()
-	m.whole = time.Since(begun)
+	m.whole = time.Since(started)
 	return m, err
 }
 
 // openWriter waits until a FIFO has a reader, and opens it for writing.
 func openWriter(fifo string) (*os.File, error) {
 	const patience = time.Minute
-	for begun := time.Now(); time.Since(begun) < patience; {
+	for started := time.Now(); time.Since(started) < patience; {
 		fd, err := unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err == nil {
 			return os.NewFile(uintptr(fd), fifo), nil

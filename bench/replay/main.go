@@ -87,11 +87,11 @@ func run(name string, args ...string) (cost, error) {
 	cmd := exec.Command(name, args...)
 	var out, messages bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &messages
-	begun := time.Now()
+	started := time.Now()
 	if err := cmd.Run(); err != nil {
 		return cost{}, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, &messages)
 	}
-	c := cost{wall: time.Since(begun).Seconds(), out: out.Bytes()}
+	c := cost{wall: time.Since(started).Seconds(), out: out.Bytes()}
 	state := cmd.ProcessState
 	c.cpu = (state.UserTime() + state.SystemTime()).Seconds()
 	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {

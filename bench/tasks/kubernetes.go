@@ -50,11 +50,11 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 			if err != nil {
 				return err
 			}
-			begun := time.Now()
+			started := time.Now()
 			if err := c.run(box, dir); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			wall[c.name] = append(wall[c.name], time.Since(begun).Seconds())
+			wall[c.name] = append(wall[c.name], time.Since(started).Seconds())
 			after, err := controlPlane(box)
 			if err != nil {
 				return err

@@ -245,9 +245,9 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 
 // once runs a job with a contender and returns the elapsed time and the CPU time.
 func (b *benchmark) once(c contender, j job) (wall, cpu float64, err error) {
-	begun := time.Now()
+	started := time.Now()
 	cpu, err = c.run(j)
-	wall = time.Since(begun).Seconds()
+	wall = time.Since(started).Seconds()
 	if b.runs > 0 {
 		_ = os.RemoveAll(b.path("out-" + strconv.Itoa(b.runs))) // the next run makes a new one
 	}
@@ -271,11 +271,11 @@ func (b *benchmark) submit(results *figures.Results) error {
 		if err := b.input(cmd, b.submitted, func(i int) string { return "true " + strconv.Itoa(i) }); err != nil {
 			return err
 		}
-		begun := time.Now()
+		started := time.Now()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("submit: %w\n%s", err, out)
 		}
-		times = append(times, time.Since(begun).Seconds())
+		times = append(times, time.Since(started).Seconds())
 		memory = append(memory, peak(cmd))
 	}
 	run := b.command(premix, "task", "run", "--quiet", "--out", dir, "-j", strconv.Itoa(b.cores))
@@ -333,11 +333,11 @@ func (b *benchmark) ask(name string, args ...string) ([]float64, error) {
 	var list []float64
 	for range 21 {
 		time.Sleep(100 * time.Millisecond)
-		begun := time.Now()
+		started := time.Now()
 		if out, err := b.command(name, args...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%v: %w\n%s", args, err, out)
 		}
-		list = append(list, time.Since(begun).Seconds())
+		list = append(list, time.Since(started).Seconds())
 	}
 	return list, nil
 }

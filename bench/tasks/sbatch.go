@@ -105,12 +105,12 @@ func (b *benchmark) submissions(box *slurmtest.Box, premix, on string) ([]float6
 	for range b.submissionsInARow {
 		cmd := b.command(program, "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
 		cmd.Env = box.Env()
-		begun := time.Now()
+		started := time.Now()
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("%w\n%s", err, out)
 		}
-		took = append(took, time.Since(begun).Seconds())
+		took = append(took, time.Since(started).Seconds())
 	}
 	if on == "slurm" {
 		_, err = box.Run("scancel", "--state=PENDING")

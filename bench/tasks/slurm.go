@@ -62,11 +62,11 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 			if err != nil {
 				return err
 			}
-			begun := time.Now()
+			started := time.Now()
 			if err := c.run(); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			wall[c.name] = append(wall[c.name], time.Since(begun).Seconds())
+			wall[c.name] = append(wall[c.name], time.Since(started).Seconds())
 			after, err := cpuSeconds(box.PID("slurmctld"))
 			if err != nil {
 				return err

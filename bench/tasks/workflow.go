@@ -205,11 +205,11 @@ func (b *benchmark) throughWorkflow(program, premix string, box *slurmtest.Box, 
 	if err != nil {
 		return c, err
 	}
-	begun := time.Now()
+	started := time.Now()
 	if c.own, err = b.finish(cmd); err != nil {
 		return c, err
 	}
-	c.wall = time.Since(begun).Seconds()
+	c.wall = time.Since(started).Seconds()
 	after, err := cpuSeconds(box.PID("slurmctld"))
 	c.ctld = after - before
 	return c, err

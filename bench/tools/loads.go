@@ -102,21 +102,21 @@ func (c *counter) read(trace string) error {
 		return err
 	}
 	defer f.Close()
-	begun := map[string]string{} // thread -> the first half of its call
+	started := map[string]string{} // thread -> the first half of its call
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
 		if head, ok := strings.CutSuffix(line, " <unfinished ...>"); ok {
 			thread, _, _ := strings.Cut(line, " ")
-			begun[thread] = head
+			started[thread] = head
 			if m := pathForm.FindStringSubmatch(head); m != nil && c.inputs[m[1]] && c.stop == "read" {
 				c.stopped = true
 			}
 			continue
 		}
 		if m := resumeForm.FindStringSubmatch(line); m != nil {
-			line = begun[m[1]] + m[2]
+			line = started[m[1]] + m[2]
 		}
 		if m := callForm.FindStringSubmatch(line); m != nil {
 			c.call(m[1], m[2], m[3], m[4], line)

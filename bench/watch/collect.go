@@ -92,12 +92,12 @@ func (b *bench) collectFor(ctx context.Context, name string) (cores float64, err
 		return 0, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		w.Run(ctx)
 	}()
-	defer func() { cancel(); <-ended }()
+	defer func() { cancel(); <-finished }()
 	pause := func(d time.Duration) error {
 		select {
 		case <-time.After(d):

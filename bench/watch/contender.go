@@ -38,7 +38,7 @@ func contend(dir, count string) error {
 	}
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	buf := make([]byte, 8*(n+1))
-	begun := time.Now()
+	started := time.Now()
 	points, last := int64(0), int64(0)
 	for {
 		if _, err := io.ReadFull(in, buf); errors.Is(err, io.EOF) {
@@ -58,11 +58,11 @@ func contend(dir, count string) error {
 			}
 		}
 	}
-	taken := time.Since(begun)
+	taken := time.Since(started)
 	if err := errors.Join(db.Flush(ctx), db.Compact(ctx)); err != nil {
 		return err
 	}
-	took, cpu := time.Since(begun), cpuTime()
+	took, cpu := time.Since(started), cpuTime()
 	if s := db.Stats(); s.Samples != points {
 		return fmt.Errorf("%d points are kept of %d", s.Samples, points)
 	}

@@ -36,8 +36,8 @@ func asRoot(t *testing.T, dir string, args ...string) (int, string) {
 	cmd.Stderr = &errs
 	late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
-	var ended *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &ended) {
+	var finished *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &finished) {
 		t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), errs.String()

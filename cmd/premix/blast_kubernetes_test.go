@@ -33,8 +33,8 @@ func (c *cluster) testBlast(t *testing.T) {
 		var said bytes.Buffer
 		cmd.Stderr = &said
 		out, err := cmd.Output()
-		var ended *exec.ExitError
-		if err != nil && !errors.As(err, &ended) || cmd.ProcessState.ExitCode() != status {
+		var finished *exec.ExitError
+		if err != nil && !errors.As(err, &finished) || cmd.ProcessState.ExitCode() != status {
 			t.Fatalf("premix blast %q: %v, want status %d\n%s%s", args, err, status, out, &said)
 		}
 		return string(out) + said.String()

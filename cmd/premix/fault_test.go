@@ -225,7 +225,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			s.await(t, "tool.sh.s0")
 			s.await(t, "tool.sh.s1")
-			begun := time.Now()
+			started := time.Now()
 			if err := cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
 			}
@@ -233,10 +233,10 @@ func TestInterrupted(t *testing.T) {
 			if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != c.status {
 				t.Fatalf("%v, want status %d\n%s", err, c.status, &out)
 			}
-			if took := time.Since(begun); took > 5*time.Minute { // the tool takes ten
+			if took := time.Since(started); took > 5*time.Minute { // the tool takes ten
 				t.Errorf("took %v", took)
 			}
-			if !strings.Contains(out.String(), "error: interrupted (") || !strings.Contains(out.String(), "hint: run the same command again to go on") {
+			if !strings.Contains(out.String(), "error: interrupted (") || !strings.Contains(out.String(), "hint: run the same command again to continue") {
 				t.Errorf("wrote %s", &out)
 			}
 			s.gone(t)

@@ -91,13 +91,13 @@ func policyKilled(t *testing.T, rules, table, journal string, kills int) int {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		finished := make(chan error, 1)
+		go func() { finished <- cmd.Wait() }()
 		var err error
 		running := true
 		comes(func() bool {
 			select {
-			case err = <-ended:
+			case err = <-finished:
 				running = false
 			default:
 			}
@@ -107,7 +107,7 @@ func policyKilled(t *testing.T, rules, table, journal string, kills int) int {
 			if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				t.Fatal(err)
 			}
-			err = <-ended
+			err = <-finished
 		}
 		if err == nil {
 			return kills

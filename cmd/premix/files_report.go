@@ -49,7 +49,7 @@ self-contained page of tables and histograms is written.`,
 		},
 	}
 	outputFlag(cmd, &html, "html", "", outputs.Page, "write a page to this file, too")
-	cmd.Flags().Var(&top, "top", "rows of tables without a natural end")
+	cmd.Flags().Var(&top, "top", "most rows of a table of directories, owners or files")
 	return cmd
 }
 
@@ -74,7 +74,7 @@ func (a *app) printUsage(u *files.Usage) error {
 	}
 	const columns = "\tFILES\t\tBYTES\t\tON DISK\t\n"
 	fmt.Fprintf(w, "%d files of %s on %s; half are no larger than %s, %d (%s) are empty; %d further names\n",
-		u.Files.Count, units.Size(u.Files.Bytes), u.Begun.Local().Format(time.DateTime), units.Size(u.Median), u.Files.Zero, part(u.Files.Zero, u.Files.Count), u.Linked)
+		u.Files.Count, units.Size(u.Files.Bytes), u.Started.Local().Format(time.DateTime), units.Size(u.Median), u.Files.Zero, part(u.Files.Zero, u.Files.Count), u.Linked)
 	if u.Unread > 0 {
 		fmt.Fprintf(w, "%d entries could not be read\n", u.Unread)
 	}

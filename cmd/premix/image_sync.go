@@ -159,8 +159,8 @@ func (a *app) syncDaemon(s *store.Store, file string, opt tagsync.Options) error
 		},
 	}
 	err := d.Run(ctx)
-	var ended *storeInterrupted
-	if errors.As(err, &ended) {
+	var finished *storeInterrupted
+	if errors.As(err, &finished) {
 		return nil // a signal has ended it
 	}
 	return err

@@ -298,14 +298,14 @@ func (c *cluster) testWhy(t *testing.T) {
 	// Nobody dispatches now; another premix goes on with the Job, and cancels it.
 	args[0] = "run"
 	cmd, out := c.begin(t, s, "true\n", args...)
-	if !comes(func() bool { return strings.Contains(out.String(), "going on with 1 jobs of kubernetes") }) {
+	if !comes(func() bool { return strings.Contains(out.String(), "continuing with 1 jobs of kubernetes") }) {
 		t.Errorf("it does not go on with the Job:\n%s", out)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var ended *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
+	var finished *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &finished) || finished.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {
@@ -328,8 +328,8 @@ func (c *cluster) testInterrupted(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var ended *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
+	var finished *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &finished) || finished.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {
@@ -347,17 +347,17 @@ func (c *cluster) testDisrupted(t *testing.T) {
 	text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
 	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2")...)
 	cmd, out := c.begin(t, s, text, args...)
-	begun := func() int {
+	started := func() int {
 		list, err := filepath.Glob(s.path("begun.*"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(list)
 	}
-	if !comes(func() bool { return begun() == tasks }) {
+	if !comes(func() bool { return started() == tasks }) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		t.Fatalf("%d tasks have begun\n%s", begun(), out)
+		t.Fatalf("%d tasks have begun\n%s", started(), out)
 	}
 	running := c.running(t, s)
 	if len(running) != 2 {
@@ -371,8 +371,8 @@ func (c *cluster) testDisrupted(t *testing.T) {
 	if !c.kubelet.Kill(running[1], "OOMKilled") {
 		t.Fatal("the pod is gone")
 	}
-	if !comes(func() bool { return begun() == 2*tasks }) {
-		t.Errorf("%d tasks have begun", begun())
+	if !comes(func() bool { return started() == 2*tasks }) {
+		t.Errorf("%d tasks have begun", started())
 	}
 	s.write(t, "go", "")
 	if err := cmd.Wait(); err != nil {
@@ -436,13 +436,13 @@ func TestKubernetesNodeLost(t *testing.T) {
 			text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
 			args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, "  nodeSelector: {run: "+name+"}\n  terminationGracePeriodSeconds: 5\n"), "jobs=2")...)
 			cmd, out := c.begin(t, s, text, args...)
-			begun := func(n int) bool {
+			started := func(n int) bool {
 				return comes(func() bool {
 					list, _ := filepath.Glob(s.path("begun.*"))
 					return len(list) >= n
 				})
 			}
-			if !begun(tasks) {
+			if !started(tasks) {
 				t.Error("no task has begun")
 			}
 			lost.Stop()
@@ -463,7 +463,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !begun(2 * tasks) {
+			if !started(2 * tasks) {
 				t.Error("the tasks did not begin elsewhere")
 			}
 			s.write(t, "go", "")
@@ -493,8 +493,8 @@ func (c *cluster) testFaults(t *testing.T) {
 			args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "target=3s")...)
 			pause := func() { time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) }
 			cmd, out := c.begin(t, s, text.String(), args...)
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			finished := make(chan error, 1)
+			go func() { finished <- cmd.Wait() }()
 			for _, victim := range random.Perm(3) {
 				pause()
 				switch victim {
@@ -510,20 +510,20 @@ func (c *cluster) testFaults(t *testing.T) {
 					}
 				case 2:
 					_ = cmd.Process.Kill() // it may have ended
-					<-ended
+					<-finished
 					pause()
 					cmd, out = c.begin(t, s, text.String(), args...)
-					go func() { ended <- cmd.Wait() }()
+					go func() { finished <- cmd.Wait() }()
 				}
 			}
 			select {
-			case err := <-ended:
+			case err := <-finished:
 				if err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
 			case <-time.After(2 * patience):
 				_ = cmd.Process.Signal(syscall.SIGQUIT)
-				<-ended
+				<-finished
 				t.Fatalf("premix came to no end\n%s", out)
 			}
 			s.once(t, tasks)

@@ -127,18 +127,18 @@ func TestListenersUnderIdle(t *testing.T) {
 						}
 						t.Cleanup(func() { conn.Close() })
 						// The server may have closed it by now.
-						const begun = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
+						const started = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
 						switch i % 4 {
 						case 0:
-							_, _ = io.WriteString(conn, begun)
+							_, _ = io.WriteString(conn, started)
 						case 1:
-							_, _ = io.WriteString(conn, begun)
+							_, _ = io.WriteString(conn, started)
 							if tcp, ok := conn.(*net.TCPConn); ok {
 								_ = tcp.CloseWrite()
 							}
 						case 2:
 							_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-							_, _ = io.WriteString(conn, begun+strings.Repeat("x", 64<<10))
+							_, _ = io.WriteString(conn, started+strings.Repeat("x", 64<<10))
 						}
 					}
 				}, func() error { return ask(address, c.path) })

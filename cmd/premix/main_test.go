@@ -318,10 +318,10 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	err := ts.Exec(args[1], args[2:]...)
 	status := 0
-	var ended *exec.ExitError
+	var finished *exec.ExitError
 	switch {
-	case errors.As(err, &ended):
-		status = ended.ExitCode()
+	case errors.As(err, &finished):
+		status = finished.ExitCode()
 	case err != nil:
 		ts.Fatalf("%v", err)
 	}
@@ -370,8 +370,8 @@ func canStart(kind string) (bool, error) {
 		}
 	}
 	out, err := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store")).CombinedOutput()
-	var ended *exec.ExitError
-	if errors.As(err, &ended) && ended.ExitCode() == int(exit.Unavailable) {
+	var finished *exec.ExitError
+	if errors.As(err, &finished) && finished.ExitCode() == int(exit.Unavailable) {
 		return false, nil
 	}
 	if err != nil {

@@ -230,7 +230,7 @@ func (f *farm) whole(t *testing.T) {
 // recovers waits until the whole mount can be read.
 func (f *farm) recovers(t *testing.T) {
 	t.Helper()
-	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+	for started := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var err error
 		for _, name := range f.names {
 			if err = f.check(name); err != nil {
@@ -241,7 +241,7 @@ func (f *farm) recovers(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if errors.As(err, &wrong) || time.Since(begun) > patience {
+		if errors.As(err, &wrong) || time.Since(started) > patience {
 			t.Fatalf("%v\nlog of the node:\n%s", err, f.log())
 		}
 	}

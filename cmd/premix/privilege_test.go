@@ -611,8 +611,8 @@ func TestDirectoryInAContainer(t *testing.T) {
 	w.must(victimUser, recipeOf)
 	const run = "premix run r.yaml s.csv --quiet --out "
 	out, err := w.sh(0, run+"root")
-	var ended *exec.ExitError
-	if !errors.As(err, &ended) || ended.ExitCode() != 4 || !strings.Contains(out, "--user UID:GID") {
+	var finished *exec.ExitError
+	if !errors.As(err, &finished) || finished.ExitCode() != 4 || !strings.Contains(out, "--user UID:GID") {
 		t.Errorf("root in a container: %v\n%s", err, out)
 	}
 	if _, err := os.Lstat(filepath.Join(w.dir, "victim/root")); !errors.Is(err, os.ErrNotExist) {

@@ -74,7 +74,7 @@ files may be compressed. The machine is the machine of the trace, or one in a fi
 	}, outputs.Table)
 	f.StringArrayVar(&o.whatIf, "what-if", nil, "replay also with a change: more-jobs=10%, fewer-nodes=32 or fewer-nodes=5%; may be repeated")
 	f.Var(&o.repeats, "repeats", "draws of further jobs with --what-if (default 5)")
-	f.Uint64Var(&o.seed, "seed", 1, "of the confidence intervals")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the random numbers for the confidence intervals")
 	cmd.AddCommand(a.replayGenerate())
 	return cmd
 }
@@ -136,7 +136,7 @@ func (a *app) replay(path string, o *replayFlags) error {
 	ctx, _ := interruptible()
 	charge := m.Charger(t)
 	for _, c := range policies {
-		begun := time.Now()
+		started := time.Now()
 		var s *simulate.Schedule
 		if c.Order == scheduling.Recorded {
 			s, err = simulate.Recorded(t)
@@ -146,7 +146,7 @@ func (a *app) replay(path string, o *replayFlags) error {
 		if err != nil {
 			return err
 		}
-		took := time.Since(begun).Seconds()
+		took := time.Since(started).Seconds()
 		if packed != nil && c.Order != scheduling.Recorded {
 			s = packed.Unpack(s, trace.Time(m.Overhead))
 		}

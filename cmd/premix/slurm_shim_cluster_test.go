@@ -42,9 +42,9 @@ func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := s.front(name, args...).Output()
 	if err != nil {
-		var ended *exec.ExitError
-		if errors.As(err, &ended) {
-			out = append(out, ended.Stderr...)
+		var finished *exec.ExitError
+		if errors.As(err, &finished) {
+			out = append(out, finished.Stderr...)
 		}
 		s.show(t, s.path("out/.premix/slurm/worker.log"))
 		s.explain(t, "out")

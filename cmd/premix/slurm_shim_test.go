@@ -184,11 +184,11 @@ func TestShimManySubmissions(t *testing.T) {
 	s.ask(t, "sbatch", "-H", "--array=1-10000", "--wrap", "true")
 	var took []time.Duration
 	for range 15 {
-		begun := time.Now()
+		started := time.Now()
 		if n := strings.Count(s.ask(t, "squeue", "-h", "-r", "-t", "all", "-o", "%i %t"), "\n"); n < 10000 {
 			t.Errorf("squeue tells of %d jobs", n)
 		}
-		took = append(took, time.Since(begun))
+		took = append(took, time.Since(started))
 	}
 	slices.Sort(took)
 	t.Logf("squeue of %d jobs: median %v", 10000+submissions, took[len(took)/2])

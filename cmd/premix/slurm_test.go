@@ -201,7 +201,7 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 		}
 		return string(text)
 	}
-	if !comes(func() bool { return strings.Contains(text(), "going on with 1 jobs of slurm") }) {
+	if !comes(func() bool { return strings.Contains(text(), "continuing with 1 jobs of slurm") }) {
 		t.Errorf("it says %q", text())
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -278,10 +278,10 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
-		close(ended)
+		close(finished)
 	}()
 	time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
 	switch victim {
@@ -327,7 +327,7 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 wait:
 	for {
 		select {
-		case <-ended:
+		case <-finished:
 			break wait
 		case <-look.C:
 			s.resume(t)
@@ -337,7 +337,7 @@ wait:
 		case <-late:
 			s.explain(t, dir)
 			_ = cmd.Process.Signal(syscall.SIGQUIT)
-			<-ended
+			<-finished
 			t.Fatalf("%s came to no end\n%s", dir, &out)
 		}
 	}
@@ -501,8 +501,8 @@ func TestSlurmRun(t *testing.T) {
 	s.write(t, "bad.yaml", "name: bad\ncommand: sh -c 'cat $0; echo sorry >&2; exit 4' ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	cmd = s.premix("", "run", "bad.yaml", "sheet.csv", "--out", "bad", "--engine", "slurm", "--engine-opt", "jobs=2")
 	text, err := cmd.CombinedOutput()
-	var ended *exec.ExitError
-	if !errors.As(err, &ended) || ended.ExitCode() != int(exit.Failed) || !strings.Contains(string(text), "sorry") || !strings.Contains(string(text), "40 failed") {
+	var finished *exec.ExitError
+	if !errors.As(err, &finished) || finished.ExitCode() != int(exit.Failed) || !strings.Contains(string(text), "sorry") || !strings.Contains(string(text), "40 failed") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

@@ -132,8 +132,8 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 				if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 					t.Fatal(err)
 				}
-				var ended *exec.ExitError
-				if err := cmd.Wait(); err != nil && (!errors.As(err, &ended) || ended.ExitCode() > 0) {
+				var finished *exec.ExitError
+				if err := cmd.Wait(); err != nil && (!errors.As(err, &finished) || finished.ExitCode() > 0) {
 					t.Fatalf("%v\n%s", err, &out)
 				}
 			}
@@ -163,7 +163,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 			text := strings.Repeat("echo $PREMIX_TASK >>begun\necho $PREMIX_TASK >>begun; sleep 0.03\n", tasks/2)
 			args := []string{"run", "--out", "out", "-j", fmt.Sprint(slots), "-"}
 			board := s.path("out/.premix/queue/board-0")
-			ended := make(map[int]int) // how often each had begun when its end was known
+			finished := make(map[int]int) // how often each had begun when its end was known
 			killed := 0
 			for killed < kills {
 				cmd := s.command(text, args...)
@@ -171,7 +171,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				// Some time after the first task has begun, or the end.
-				before := s.begun(t)
+				before := s.started(t)
 				done := make(chan error, 1)
 				go func() { done <- cmd.Wait() }()
 				for over := false; !over && len(done) == 0; time.Sleep(time.Millisecond) {
@@ -201,10 +201,10 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				now := s.begun(t)
+				now := s.started(t)
 				for _, r := range results {
-					if task, _ := spawn.Of(r.ID); r.Status.Exited() && ended[task] == 0 {
-						ended[task] = now[task]
+					if task, _ := spawn.Of(r.ID); r.Status.Exited() && finished[task] == 0 {
+						finished[task] = now[task]
 					}
 				}
 				again := 0
@@ -219,24 +219,24 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 			}
 			s.success(t, text, args...)
 			s.once(t, tasks)
-			last := s.begun(t)
+			last := s.started(t)
 			more := 0
 			for task, n := range last {
 				more += n - 1
-				if ended[task] > 0 && n > ended[task] {
+				if finished[task] > 0 && n > finished[task] {
 					t.Errorf("task %d had ended and began again", task)
 				}
 			}
-			t.Logf("%d kills, %d ends noted, %d tasks began once more", killed, len(ended), more)
-			if killed == 0 || len(ended) == 0 {
+			t.Logf("%d kills, %d ends noted, %d tasks began once more", killed, len(finished), more)
+			if killed == 0 || len(finished) == 0 {
 				t.Error("nothing was tested")
 			}
 		})
 	}
 }
 
-// begun is how often each task has begun.
-func (s *taskScene) begun(t *testing.T) map[int]int {
+// started is how often each task has begun.
+func (s *taskScene) started(t *testing.T) map[int]int {
 	t.Helper()
 	count := make(map[int]int)
 	text, err := os.ReadFile(s.path("begun"))
@@ -305,8 +305,8 @@ func TestTenThousandFailures(t *testing.T) {
 	}
 	cmd := s.command(strings.Repeat("false\n", tasks), "run", "--out", "out", "-")
 	out, err := cmd.CombinedOutput()
-	var ended *exec.ExitError
-	if !errors.As(err, &ended) || ended.ExitCode() != int(exit.Failed) {
+	var finished *exec.ExitError
+	if !errors.As(err, &finished) || finished.ExitCode() != int(exit.Failed) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if n := bytes.Count(out, []byte("\n")); n > 40 {
@@ -362,8 +362,8 @@ func TestTasksInterrupted(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var ended *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
+	var finished *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &finished) || finished.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, &out)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "ended")); err != nil {

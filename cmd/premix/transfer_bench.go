@@ -93,7 +93,7 @@ prints units for systemd and lines for cron instead. Rows of several invocations
 	f.Var(&repeat, "repeat", "rounds (default: the link file's, or 5; with --at 1)")
 	f.BoolVar(&o.Packets, "packets", false, "keep a table of all packets of each copy (Parquet)")
 	f.BoolVar(&o.Pcap, "pcap", false, "keep a pcap file of each copy, headers only")
-	f.StringVar(&o.Capture, "capture", testbed.CapturePacket, "way to capture packets: packet, tcpdump or none")
+	f.StringVar(&o.Capture, "capture", testbed.CapturePacket, "method of capturing packets: packet, tcpdump or none")
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these protocols of the link file")
 	f.StringVar(&at, "at", "", "times of day to measure at, in local time, as in 03:00,13:00")
 	f.Var(&span, "for", "duration with --at, as in 14d (default: until SIGTERM)")
@@ -154,13 +154,13 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 // benchDaemon does a round at each time. It continues after a failed round: the peer may
 // be back for the next one.
 func (a *app) benchDaemon(ctx context.Context, l *link.Link, o testbed.Options, s testbed.Schedule) error {
-	begun, err := testbed.Begun(o.Out, time.Now())
+	started, err := testbed.Begun(o.Out, time.Now())
 	if err != nil {
 		return &usageError{err, "give a directory that you may write with --out"}
 	}
 	for {
 		next := s.Next(time.Now())
-		if s.For > 0 && next.After(begun.Add(s.For)) {
+		if s.For > 0 && next.After(started.Add(s.For)) {
 			return nil
 		}
 		fmt.Fprintf(a.notes(), "next round at %s\n", next.Format("2006-01-02 15:04"))

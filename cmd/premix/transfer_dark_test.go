@@ -111,25 +111,25 @@ func (d *dark) copy(more ...string) *exec.Cmd {
 }
 
 // begin starts a copy, and cuts the link when it has carried so many bytes.
-func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, ended chan error) {
+func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, finished chan error) {
 	d.t.Helper()
-	cmd, said, ended = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
+	cmd, said, finished = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
 	cmd.Stdout, cmd.Stderr = said, said
 	dark := d.link.CutAfter(at)
 	if err := d.link.A.Start(cmd); err != nil {
 		d.t.Fatal(err)
 	}
-	go func() { ended <- cmd.Wait() }()
+	go func() { finished <- cmd.Wait() }()
 	select {
 	case <-dark:
-	case err := <-ended:
+	case err := <-finished:
 		d.t.Fatalf("the copy has ended before the link was cut: %v\n%s", err, said)
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
-		<-ended
+		<-finished
 		d.t.Fatalf("%d bytes never came", at)
 	}
-	return cmd, said, ended
+	return cmd, said, finished
 }
 
 // remember has the link known by its name, as a bench does.
@@ -147,10 +147,10 @@ func (d *dark) vanish(at int64) {
 	if !d.server {
 		d.remember()
 	}
-	cmd, said, ended := d.begin(at)
+	cmd, said, finished := d.begin(at)
 	begin := time.Now()
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 5 && exit.ExitCode() != 1 || !strings.Contains(said.String(), "hint: ") {
 			t.Errorf("%s %t at %d: %v\n%s", d.way, d.server, at, err, said)
@@ -158,7 +158,7 @@ func (d *dark) vanish(at int64) {
 	case <-time.After(darkLimit):
 		t.Errorf("%s %t at %d: the copy goes on %s after its peer has vanished\n%s", d.way, d.server, at, darkLimit, said)
 		_ = cmd.Process.Kill()
-		<-ended
+		<-finished
 	}
 	took := time.Since(begin)
 	d.link.Cut(false)
@@ -215,14 +215,14 @@ func TestTransferDarkTerm(t *testing.T) {
 					if !server {
 						d.remember()
 					}
-					cmd, said, ended := d.begin(darkSize/3, more...)
+					cmd, said, finished := d.begin(darkSize/3, more...)
 					// The copy is to notice nothing yet, and have all buffers full.
 					time.Sleep(500 * time.Millisecond)
 					begin := time.Now()
 					if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 						t.Fatal(err)
 					}
-					err := <-ended
+					err := <-finished
 					var exit *exec.ExitError
 					if !errors.As(err, &exit) || exit.ExitCode() != 128+int(syscall.SIGTERM) {
 						t.Errorf("%v\n%s", err, said)
@@ -316,10 +316,10 @@ func TestTransferDarkOthers(t *testing.T) {
 			d := newDark(t, "get", false, "4s", 1)
 			d.write("sizes: [1K]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols: [scp, " + strings.ReplaceAll(name, "scp", "sftp") + "]\n")
 			d.remember()
-			cmd, said, ended := d.begin(darkSize/3, "--protocol", name, "--allow-open")
+			cmd, said, finished := d.begin(darkSize/3, "--protocol", name, "--allow-open")
 			begin := time.Now()
 			select {
-			case err := <-ended:
+			case err := <-finished:
 				var exit *exec.ExitError
 				if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(said.String(), "hint: ") {
 					t.Errorf("%v\n%s", err, said)
@@ -328,7 +328,7 @@ func TestTransferDarkOthers(t *testing.T) {
 			case <-time.After(darkLimit):
 				t.Errorf("the copy goes on\n%s", said)
 				_ = cmd.Process.Kill()
-				<-ended
+				<-finished
 			}
 			if files, err := filepath.Glob(d.path("here/copy")); err != nil || len(files) != 0 {
 				t.Errorf("a copy that is not whole has its name: %q, %v", files, err)

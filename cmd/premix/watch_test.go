@@ -111,8 +111,8 @@ func (w *watched) get(path string, into any) {
 	}
 }
 
-// ended are the tasks of a directory that have ended, by key.
-func (w *watched) ended(dir string) map[string]bool {
+// finished are the tasks of a directory that have ended, by key.
+func (w *watched) finished(dir string) map[string]bool {
 	var all struct {
 		Tasks []struct {
 			Key string
@@ -173,7 +173,7 @@ func TestWatchIsKilled(t *testing.T) {
 	out := filepath.Join(dir, "tasks")
 	wait := w.run(out, "sleep 0.005; : %d", 500)
 	for _, n := range []int{50, 200} {
-		if !comes(func() bool { return len(w.ended(out)) >= n }) {
+		if !comes(func() bool { return len(w.finished(out)) >= n }) {
 			t.Fatal("tasks are not reported")
 		}
 		w.end(syscall.SIGKILL)
@@ -182,8 +182,8 @@ func TestWatchIsKilled(t *testing.T) {
 	w.end(syscall.SIGKILL)
 	wait() // the last ones end while nobody watches
 	w.start()
-	if !comes(func() bool { return len(w.ended(out)) == 500 }) {
-		t.Fatalf("%d tasks of 500", len(w.ended(out)))
+	if !comes(func() bool { return len(w.finished(out)) == 500 }) {
+		t.Fatalf("%d tasks of 500", len(w.finished(out)))
 	}
 	var series struct {
 		Series []struct {
@@ -229,8 +229,8 @@ func TestWatchOnAFullDisk(t *testing.T) {
 	f.Close()
 	out := filepath.Join(dir, "tasks")
 	w.run(out, "true %d", 30)()
-	if !comes(func() bool { return len(w.ended(out)) == 30 }) {
-		t.Fatalf("%d tasks of 30 on a full disk", len(w.ended(out)))
+	if !comes(func() bool { return len(w.finished(out)) == 30 }) {
+		t.Fatalf("%d tasks of 30 on a full disk", len(w.finished(out)))
 	}
 	if !comes(func() bool {
 		return strings.Contains(w.events(), "disk") || strings.Contains(w.events(), "collector_failed")
@@ -245,7 +245,7 @@ func TestWatchOnAFullDisk(t *testing.T) {
 	}
 	w.end(syscall.SIGINT)
 	w.start()
-	if n := len(w.ended(out)); n != 30 {
+	if n := len(w.finished(out)); n != 30 {
 		t.Errorf("%d tasks of 30 after it", n)
 	}
 	w.end(syscall.SIGINT)

@@ -67,17 +67,17 @@ func (u *user) environment() []string {
 	return []string{"PATH=" + os.Getenv("PATH") + ":" + filepath.Join(u.dir, "bin"), "HOME=/nonexistent", "PREMIX_HOME=" + u.home()}
 }
 
-type ended struct {
+type finished struct {
 	code           int
 	stdout, stderr string
 }
 
-func (e ended) String() string {
+func (e finished) String() string {
 	return fmt.Sprintf("exit code %d\nstdout:\n%sstderr:\n%s", e.code, e.stdout, e.stderr)
 }
 
 // premix runs it to its end, and then looks for what it left behind.
-func (u *user) premix(t *testing.T, args ...string) ended {
+func (u *user) premix(t *testing.T, args ...string) finished {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
 	defer cancel()
@@ -96,7 +96,7 @@ func (u *user) premix(t *testing.T, args ...string) ended {
 	for _, what := range u.leftovers(cmd.Process.Pid) {
 		t.Errorf("premix %s left behind: %s", strings.Join(args, " "), what)
 	}
-	return ended{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return finished{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
 // leftovers are the processes, mounts and cgroups of a premix that has ended.

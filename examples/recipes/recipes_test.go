@@ -195,7 +195,7 @@ func (u *user) begin(t *testing.T, d *dataset, s shipped) *runs {
 
 func (r *runs) out(start string) string { return filepath.Join(r.user.dir, "out-"+start) }
 
-func (r *runs) run(t *testing.T, start string) ended {
+func (r *runs) run(t *testing.T, start string) finished {
 	t.Helper()
 	return r.user.premix(t, "run", r.path, r.sheet, "--out", r.out(start), "--start", start, "-j", "2")
 }

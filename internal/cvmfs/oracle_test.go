@@ -63,7 +63,7 @@ func TestOracle(t *testing.T) {
 			_ = cmd.Process.Kill()
 			<-done
 		})
-		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		for started := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 			var st unix.Statfs_t
 			if unix.Statfs(mnt, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC {
 				break
@@ -73,7 +73,7 @@ func TestOracle(t *testing.T) {
 				t.Fatalf("the client ended:\n%s", log.String())
 			default:
 			}
-			if time.Since(begun) > time.Minute {
+			if time.Since(started) > time.Minute {
 				t.Fatalf("the client does not mount:\n%s", log.String())
 			}
 		}

@@ -27,8 +27,8 @@ type letter struct {
 // openLetter takes a document apart, and compares its hash.
 func openLetter(b []byte) (*letter, error) {
 	text, rest, found := bytes.Cut(b, []byte("\n--\n"))
-	printed, signature, ended := bytes.Cut(rest, []byte("\n"))
-	if !found || !ended || len(signature) == 0 {
+	printed, signature, finished := bytes.Cut(rest, []byte("\n"))
+	if !found || !finished || len(signature) == 0 {
 		return nil, fmt.Errorf("it has no signature")
 	}
 	h, err := parseHash(string(printed))

@@ -39,8 +39,8 @@ func written(t *testing.T, rows []Entry) *Table {
 	}
 	w.say(keyFormat, tableFormat)
 	w.say(keyRoots, `["/"]`)
-	w.say(keyBegun, "2026-01-01T00:00:00Z")
-	w.say(keyEnded, "2026-01-01T00:00:00Z")
+	w.say(keyStarted, "2026-01-01T00:00:00Z")
+	w.say(keyFinished, "2026-01-01T00:00:00Z")
 	if err := w.close(nil); err != nil {
 		t.Fatal(err)
 	}

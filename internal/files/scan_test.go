@@ -221,7 +221,7 @@ func TestSeveralRootsAndOneFileSystem(t *testing.T) {
 	if len(got) != 5 || sum.Bytes != 3 || got[b].Name != "." {
 		t.Errorf("%+v %+v", sum, got)
 	}
-	if tab := opened(t, sum.Table); fmt.Sprint(tab.Roots) != fmt.Sprint([]string{a, b}) || tab.Begun.IsZero() || tab.Ended.Before(tab.Begun) || tab.Rows != 5 {
+	if tab := opened(t, sum.Table); fmt.Sprint(tab.Roots) != fmt.Sprint([]string{a, b}) || tab.Started.IsZero() || tab.Finished.Before(tab.Started) || tab.Rows != 5 {
 		t.Errorf("%+v", tab)
 	}
 	for _, roots := range [][]string{{a, a}, {a, a + "/x"}, {a + "/x/", a}, {a + "/none"}, {a + "/x/one"}} {
@@ -423,15 +423,15 @@ func TestDeletedUnderWay(t *testing.T) {
 				}
 			})
 		}
-		ended := make(chan struct{})
+		finished := make(chan struct{})
 		go func() {
 			all.Wait()
-			close(ended)
+			close(finished)
 		}()
 		vanished, scans := int64(0), 0
 		for last := false; ; scans++ {
 			select {
-			case <-ended:
+			case <-finished:
 				last = true
 			default:
 			}

@@ -79,8 +79,8 @@ const (
 const (
 	keyFormat   = "premix.files.format"
 	keyRoots    = "premix.files.roots"
-	keyBegun    = "premix.files.begun"
-	keyEnded    = "premix.files.ended"
+	keyStarted  = "premix.files.begun"
+	keyFinished = "premix.files.ended"
 	tableFormat = "1"
 )
 
@@ -327,11 +327,11 @@ func (g *group) write() error {
 
 // Table is an open scan.
 type Table struct {
-	Path  string
-	Roots []string
-	Begun time.Time
-	Ended time.Time
-	Rows  int64
+	Path     string
+	Roots    []string
+	Started  time.Time
+	Finished time.Time
+	Rows     int64
 
 	f    *os.File
 	file *parquet.File
@@ -392,7 +392,7 @@ func OpenTable(path string) (_ *Table, err error) {
 	if err := json.Unmarshal([]byte(roots), &t.Roots); err != nil {
 		return nil, &TableError{path, "has damaged metadata", err}
 	}
-	for key, at := range map[string]*time.Time{keyBegun: &t.Begun, keyEnded: &t.Ended} {
+	for key, at := range map[string]*time.Time{keyStarted: &t.Started, keyFinished: &t.Finished} {
 		v, _ := t.file.Lookup(key)
 		if *at, err = time.Parse(time.RFC3339Nano, v); err != nil {
 			return nil, &TableError{path, "has damaged metadata", err}

@@ -16,15 +16,15 @@ import (
 // Usage summarizes a scan: numbers, sizes, owners and ages of its entries. Files are
 // regular files; a file with several names counts once.
 type Usage struct {
-	Table  string           `json:"table"`
-	Roots  []string         `json:"roots"`
-	Begun  time.Time        `json:"begun"`
-	Ended  time.Time        `json:"ended"`
-	Types  map[string]int64 `json:"types"`  // entries by type, as in [Entry]
-	Unread int64            `json:"unread"` // entries that have an error
-	Files  Amount           `json:"files"`
-	Linked int64            `json:"linked"` // additional names of files that have several
-	Median int64            `json:"median"` // median size of files, bytes
+	Table    string           `json:"table"`
+	Roots    []string         `json:"roots"`
+	Started  time.Time        `json:"begun"`
+	Finished time.Time        `json:"ended"`
+	Types    map[string]int64 `json:"types"`  // entries by type, as in [Entry]
+	Unread   int64            `json:"unread"` // entries that have an error
+	Files    Amount           `json:"files"`
+	Linked   int64            `json:"linked"` // additional names of files that have several
+	Median   int64            `json:"median"` // median size of files, bytes
 
 	Deciles     []Decile    `json:"deciles"`
 	Sizes       []Class     `json:"sizes"`
@@ -201,7 +201,7 @@ func (s sizes) deciles() []Decile {
 // Usage reads the table and summarizes it. Lists without a natural length have at most top
 // rows.
 func (t *Table) Usage(top int) (*Usage, error) {
-	u := &Usage{Table: t.Path, Roots: t.Roots, Begun: t.Begun, Ended: t.Ended, Types: make(map[string]int64),
+	u := &Usage{Table: t.Path, Roots: t.Roots, Started: t.Started, Finished: t.Finished, Types: make(map[string]int64),
 		Sizes: classes(sizeBounds), Modified: classes(ageBounds), Accessed: classes(ageBounds)}
 	all := sizes{}
 	type owned struct {
@@ -213,7 +213,7 @@ func (t *Table) Usage(top int) (*Usage, error) {
 	type file struct{ device, inode int64 }
 	linked := make(map[file]bool)
 	entries := sizes{}
-	now := t.Ended.UnixNano()
+	now := t.Finished.UnixNano()
 	err := t.Each(func(e *Entry) error {
 		u.Types[e.Type]++
 		if e.Error != "" {

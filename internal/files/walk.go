@@ -90,7 +90,7 @@ const (
 // a root cannot be read, if the table cannot be written, or if the context ends. Entries
 // below a root that cannot be read are in the table and in the summary.
 func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
-	begun := time.Now()
+	started := time.Now()
 	s := &scan{ctx: ctx, o: o}
 	s.idle.L = &s.mu
 	sum = &Summary{Table: o.Table}
@@ -134,7 +134,7 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 		return nil, s.err
 	}
 	sum.Counts, sum.Problems = s.counts(), s.problems
-	sum.Took = time.Since(begun)
+	sum.Took = time.Since(started)
 	sum.Seconds = sum.Took.Seconds()
 	roots, err := json.Marshal(sum.Roots)
 	if err != nil {
@@ -142,8 +142,8 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	}
 	s.w.say(keyFormat, tableFormat)
 	s.w.say(keyRoots, string(roots))
-	s.w.say(keyBegun, begun.Format(time.RFC3339Nano))
-	s.w.say(keyEnded, time.Now().Format(time.RFC3339Nano))
+	s.w.say(keyStarted, started.Format(time.RFC3339Nano))
+	s.w.say(keyFinished, time.Now().Format(time.RFC3339Nano))
 	return sum, nil
 }
 

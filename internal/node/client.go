@@ -107,10 +107,10 @@ func notRunning(dir string) error {
 
 // retry repeats an idempotent request while a dead worker is being replaced.
 func (c *Client) retry(ctx context.Context, method, path string, in, out any) error {
-	for begun := time.Now(); ; {
+	for started := time.Now(); ; {
 		err := c.do(ctx, method, path, in, out)
 		var lost *lostError
-		if !errors.As(err, &lost) || time.Since(begun) > 30*time.Second {
+		if !errors.As(err, &lost) || time.Since(started) > 30*time.Second {
 			return err
 		}
 		select {

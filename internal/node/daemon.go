@@ -315,7 +315,7 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled 
 	b.users++
 	m.entry.Base = b.name
 	m.entry.Size = t.Size()
-	step := stepBegun
+	step := stepStarted
 	if m.state == stateFailed {
 		step = stepAgain
 	}

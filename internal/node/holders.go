@@ -31,7 +31,7 @@ const busyGrace = time.Second
 // process holds it.
 func retryBusy(m mountinfo.Mount, within time.Duration, unmount func() error) error {
 	err := unmount()
-	for begun := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(begun) < within && len(holders(m)) == 0; {
+	for started := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(started) < within && len(holders(m)) == 0; {
 		time.Sleep(busyGrace / 50)
 		err = unmount()
 	}

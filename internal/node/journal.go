@@ -15,7 +15,7 @@ import (
 
 // Steps of a mount in the journal.
 const (
-	stepBegun   = "begun"   // system calls may have been made, but no client has its answer yet
+	stepStarted = "begun"   // system calls may have been made, but no client has its answer yet
 	stepMounted = "mounted" // it should be mounted
 	stepAgain   = "again"   // likewise, but by an earlier node: it must be mounted again
 	stepEnding  = "ending"  // it is being removed

@@ -216,7 +216,7 @@ func (d *daemon) ours(e entry, at mountinfo.Mount, table []mountinfo.Mount) bool
 // sweep unmounts everything in a base's directory, and removes the directory.
 func (d *daemon) sweep(name string) error {
 	dir := filepath.Join(treesDir(d.config.Dir), name)
-	for begun := time.Now(); ; {
+	for started := time.Now(); ; {
 		table, err := mountinfo.Read()
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func (d *daemon) sweep(name string) error {
 		}
 		err = lazyfs.Remove(dir)
 		// A mount(2) of a dead worker may be about to end.
-		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > 10*time.Second {
+		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(started) > 10*time.Second {
 			return err
 		}
 		time.Sleep(10 * time.Millisecond)

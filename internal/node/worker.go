@@ -78,12 +78,12 @@ func (d *daemon) begin(left map[string]kept) error {
 // openCache opens the cache. The process that had it open may not have ended
 // completely.
 func openCache(c Config) (*cache.Cache, error) {
-	for begun := time.Now(); ; {
+	for started := time.Now(); ; {
 		ch, err := cache.Open(c.Cache, cache.Options{
 			Quota: c.Quota, Floor: c.Floor, RAMDir: c.RAM, RAMQuota: c.RAMQuota, VerifyAlways: c.Verify, Timeout: c.Timeout,
 		})
 		var used *cache.InUseError
-		if !errors.As(err, &used) || time.Since(begun) > 10*time.Second {
+		if !errors.As(err, &used) || time.Since(started) > 10*time.Second {
 			return ch, err
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -21,7 +21,7 @@ func example(n int) record.Task {
 	at := time.Date(2026, 1, 2, 3, 4, 5, n, time.UTC)
 	return record.Task{
 		Task: n, Sample: fmt.Sprintf("s%d", n), Try: 1, Slot: n % 3, Start: "fork", Reason: "a reason with \"quotes\" and ünïcode",
-		Queued: at, Started: at.Add(time.Second), Ended: at.Add(2 * time.Second),
+		Queued: at, Started: at.Add(time.Second), Finished: at.Add(2 * time.Second),
 		Wait: 1, Latency: 0.003, Seconds: 1, User: 0.5, System: 0.25, MaxRSS: 1 << 30, ReadBytes: 4096, WriteBytes: 1,
 		Outputs: []string{"a.sam", "b/c.bam"}, StderrOffset: 17, StderrLength: 4,
 	}
@@ -233,7 +233,7 @@ func TestParquetComesBack(t *testing.T) {
 		t.Fatalf("%d rows, want %d", len(rows), records)
 	}
 	for i, r := range rows {
-		r.Queued, r.Started, r.Ended = r.Queued.UTC(), r.Started.UTC(), r.Ended.UTC()
+		r.Queued, r.Started, r.Finished = r.Queued.UTC(), r.Started.UTC(), r.Finished.UTC()
 		if !reflect.DeepEqual(r, example(i)) {
 			t.Fatalf("row %d came back as\n%+v, want\n%+v", i, r, example(i))
 		}

@@ -34,9 +34,9 @@ type Task struct {
 	Verified  bool    `json:"verified,omitempty" parquet:"verified"`      // its sample was run cold too, and nothing differed
 	Verifying float64 `json:"verifying,omitempty" parquet:"verifying"`    // CPU seconds that this took, not counted in user and system
 
-	Queued  time.Time `json:"queued" parquet:"queued,timestamp(nanosecond)"`   // when it could have run first
-	Started time.Time `json:"started" parquet:"started,timestamp(nanosecond)"` // when its start was begun
-	Ended   time.Time `json:"ended" parquet:"ended,timestamp(nanosecond)"`     // when the tool and its pipe had ended
+	Queued   time.Time `json:"queued" parquet:"queued,timestamp(nanosecond)"`   // when it could have run first
+	Started  time.Time `json:"started" parquet:"started,timestamp(nanosecond)"` // when its start was begun
+	Finished time.Time `json:"ended" parquet:"ended,timestamp(nanosecond)"`     // when the tool and its pipe had ended
 
 	Wait    float64 `json:"wait" parquet:"wait"`       // from queued to started
 	Latency float64 `json:"latency" parquet:"latency"` // from started until the tool ran with its own input

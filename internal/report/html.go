@@ -279,7 +279,7 @@ func (u *Usage) data() data {
 	d := data{Kinds: kinds, Pauses: []pause{}, More: u.more}
 	spans := make([]span, len(u.shown))
 	for i := range u.shown {
-		spans[i] = span{u.shown[i].Started, u.shown[i].Ended}
+		spans[i] = span{u.shown[i].Started, u.shown[i].Finished}
 	}
 	line := newTimeline(spans)
 	d.Span, d.Pauses = line.span, append(d.Pauses, line.pauses...)
@@ -324,7 +324,7 @@ func lanes(tries []try) []int {
 	free := make(map[int]time.Time)
 	if !slices.ContainsFunc(order, func(i int) bool {
 		over := tries[i].Started.Before(free[tries[i].Slot])
-		free[tries[i].Slot] = tries[i].Ended
+		free[tries[i].Slot] = tries[i].Finished
 		return over
 	}) {
 		return lane
@@ -336,7 +336,7 @@ func lanes(tries []try) []int {
 			n = len(ends)
 			ends = append(ends, time.Time{})
 		}
-		lane[i], ends[n] = n, tries[i].Ended
+		lane[i], ends[n] = n, tries[i].Finished
 	}
 	return lane
 }

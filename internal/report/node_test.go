@@ -13,7 +13,7 @@ import (
 func TestNode(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PREMIX_HOME", dir)
-	begun := time.Now()
+	started := time.Now()
 	for _, s := range []calls.Start{
 		{Tool: "bwa", Start: "cold", Why: "first"},
 		{Tool: "bwa", Start: "hot", Saved: 1.5, Bytes: 3 << 30},
@@ -31,7 +31,7 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	n, err := ReadNode(begun)
+	n, err := ReadNode(started)
 	if err != nil || n.Hot != 2 || n.Cold != 2 || n.Saved != 3.5 || n.Bytes != 4<<30 || len(n.Tools) != 2 {
 		t.Fatalf("%+v, %v", n, err)
 	}

@@ -117,7 +117,7 @@ func Read(dir string) (*Report, error) {
 		t := &last[rec.Task-1]
 		*t = Task{Task: *rec, Tries: t.Tries + 1}
 		r.count(rec)
-		r.spans = append(r.spans, span{rec.Started, rec.Ended})
+		r.spans = append(r.spans, span{rec.Started, rec.Finished})
 	}
 	for _, t := range last {
 		switch {

@@ -26,7 +26,7 @@ func at(task, try int, kind string, started, latency, seconds float64) record.Ta
 	begin := noon.Add(time.Duration(started * float64(time.Second)))
 	return record.Task{
 		Task: task, Sample: fmt.Sprintf("s%d", task), Try: try, Slot: task % 2, Start: kind, Reason: "because " + kind,
-		Queued: noon, Started: begin, Ended: begin.Add(time.Duration(seconds * float64(time.Second))),
+		Queued: noon, Started: begin, Finished: begin.Add(time.Duration(seconds * float64(time.Second))),
 		Wait: started, Latency: latency, Seconds: seconds, User: seconds, System: 0.5, MaxRSS: int64(task) << 20, ReadBytes: 10, WriteBytes: 1,
 	}
 }

@@ -113,6 +113,6 @@ func traceRow(dir string, rec *record.Task) []string {
 		start = none
 	}
 	return []string{strconv.Itoa(rec.Task), hash[:2] + "/" + hash[2:8], none, plain(rec.Group), tag, plain(rec.Group) + " (" + tag + ")", status, exit, strconv.Itoa(rec.Try),
-		moment(rec.Queued), started, moment(rec.Ended), milliseconds(rec.Ended.Sub(rec.Queued).Seconds()), realtime, strconv.Itoa(rec.Cores), positive(rec.Memory),
+		moment(rec.Queued), started, moment(rec.Finished), milliseconds(rec.Finished.Sub(rec.Queued).Seconds()), realtime, strconv.Itoa(rec.Cores), positive(rec.Memory),
 		cpu, positive(rec.MaxRSS), none, none, none, strconv.FormatInt(rec.ReadBytes, 10), strconv.FormatInt(rec.WriteBytes, 10), start}
 }

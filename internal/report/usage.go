@@ -33,8 +33,8 @@ type Usage struct {
 	Active      float64   `json:"active"`      // in which at least one try ran
 	Peak        int       `json:"peak"`        // cores that were held at a time, at most
 	Utilisation float64   `json:"utilisation"` // core time held, of active time times peak
-	Begun       time.Time `json:"begun,omitzero"`
-	Ended       time.Time `json:"ended,omitzero"`
+	Started     time.Time `json:"begun,omitzero"`
+	Finished    time.Time `json:"ended,omitzero"`
 	Failures    []Failure `json:"failures,omitempty"` // the most frequent
 
 	name                   string
@@ -225,7 +225,7 @@ func usage(dir string, records iter.Seq2[*record.Task, error], of common) (*Usag
 		s.Read, s.Written = s.Read+rec.ReadBytes, s.Written+rec.WriteBytes
 		u.Tries++
 		u.add(cpu, core)
-		u.held = append(u.held, holding{rec.Started.UnixNano(), rec.Ended.UnixNano(), int32(held)})
+		u.held = append(u.held, holding{rec.Started.UnixNano(), rec.Finished.UnixNano(), int32(held)})
 		if !rec.OK() {
 			k := kind{rec.Group, rec.Error}
 			at, ok := failures[k]
@@ -306,7 +306,7 @@ func (u *Usage) utilise() {
 		peak = max(peak, now)
 	}
 	u.held = nil
-	u.Begun, u.Ended = time.Unix(0, events[0].at), time.Unix(0, events[len(events)-1].at)
+	u.Started, u.Finished = time.Unix(0, events[0].at), time.Unix(0, events[len(events)-1].at)
 	u.Active, u.Peak = float64(active)/1e9, int(peak)
 	if u.Active > 0 && u.Peak > 0 {
 		u.Utilisation = min(1, u.Core/(u.Active*float64(u.Peak)))

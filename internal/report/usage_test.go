@@ -64,10 +64,10 @@ func TestUsage(t *testing.T) {
 // The page has the plots, the tables and the failures, and nothing of a name gets
 // through as markup.
 func TestUsagePage(t *testing.T) {
-	begun := time.Unix(1e9, 0)
+	started := time.Unix(1e9, 0)
 	var records []record.Task
 	for i := range 40 {
-		rec := record.Task{Task: i + 1, Group: fmt.Sprintf("step %d<b>", i), Cores: 1 + i%2, Seconds: float64(i), User: float64(i) / 2, Started: begun, Ended: begun.Add(time.Duration(i) * time.Second)}
+		rec := record.Task{Task: i + 1, Group: fmt.Sprintf("step %d<b>", i), Cores: 1 + i%2, Seconds: float64(i), User: float64(i) / 2, Started: started, Finished: started.Add(time.Duration(i) * time.Second)}
 		if i == 3 {
 			rec.Cause, rec.Error = record.CauseExit, "ended <badly>"
 		}
@@ -130,7 +130,7 @@ func TestBox(t *testing.T) {
 func TestPageOfManyTries(t *testing.T) {
 	var records []record.Task
 	for i := range maxShown + 100 {
-		rec := record.Task{Task: i + 1, Try: 1, Start: "cold", Seconds: float64(i + 1), Started: noon, Ended: noon.Add(time.Duration(i+1) * time.Second)}
+		rec := record.Task{Task: i + 1, Try: 1, Start: "cold", Seconds: float64(i + 1), Started: noon, Finished: noon.Add(time.Duration(i+1) * time.Second)}
 		if i < 10 {
 			rec.Cause, rec.Error = record.CauseExit, "it failed"
 		}
@@ -198,7 +198,7 @@ func TestAdvice(t *testing.T) {
 // Tries of several workers have the same slots; no two of a lane overlap.
 func TestLanes(t *testing.T) {
 	during := func(slot int, from, to time.Duration) try {
-		return try{Task: record.Task{Slot: slot, Started: noon.Add(from), Ended: noon.Add(to)}}
+		return try{Task: record.Task{Slot: slot, Started: noon.Add(from), Finished: noon.Add(to)}}
 	}
 	for _, c := range []struct {
 		tries []try

@@ -63,25 +63,25 @@ func NewMerger(sources []Source) *Merger {
 // Next moves to the next archive of all sources, and returns io.EOF after the last one. The
 // head comes from the first source.
 func (m *Merger) Next() (*Head, error) {
-	var ended int
+	var finished int
 	for i, in := range m.inputs {
 		h, err := in.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			ended++
+			finished++
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("fragment %d: %w", i, err)
 		case i == 0:
 			m.head, m.query = h, 0
-		case ended > 0 || !slices.Equal(h.Queries, m.head.Queries):
+		case finished > 0 || !slices.Equal(h.Queries, m.head.Queries):
 			return nil, fmt.Errorf("fragment %d: %w", i, errBatches)
 		}
 		if err := in.advance(); err != nil {
 			return nil, fmt.Errorf("fragment %d: %w", i, err)
 		}
 	}
-	switch ended {
+	switch finished {
 	case 0:
 		return m.head, nil
 	case len(m.inputs):

@@ -385,19 +385,19 @@ func TestSearchesMapMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	// More than one batch, and the pipe stays open: it has searched and is there.
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() { // ends when the pipe is closed at the latest
 		for range 8 {
 			if _, err := w.Write(text); err != nil {
-				ended <- err
+				finished <- err
 				return
 			}
 		}
-		ended <- nil
+		finished <- nil
 	}()
 	defer func() {
 		w.Close()
-		<-ended
+		<-finished
 		if err := cmd.Wait(); err != nil {
 			t.Error(err)
 		}

@@ -30,9 +30,9 @@ type crowds struct {
 	end   context.CancelFunc // of the search of the whole; nil: not started
 	whole *program
 	*archive.Merger
-	begun  int // batches of the search of the whole
-	passed int // queries of its present batch
-	head   *archive.Head
+	started int // batches of the search of the whole
+	passed  int // queries of its present batch
+	head    *archive.Head
 }
 
 // next begins a batch.
@@ -51,12 +51,12 @@ func (c *crowds) query(h *archive.Head, merged [][]byte, lists archive.Lists) ([
 			return nil, err
 		}
 	}
-	for c.begun < c.batches {
+	for c.started < c.batches {
 		var err error
 		if c.head, err = c.Next(); err != nil {
 			return nil, c.failed(err)
 		}
-		c.begun, c.passed = c.begun+1, 0
+		c.started, c.passed = c.started+1, 0
 	}
 	if !slices.Equal(c.head.Queries, h.Queries) {
 		return nil, errors.New("the whole database was searched for other queries than the fragments")

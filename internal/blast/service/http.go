@@ -186,7 +186,7 @@ type searchAnswer struct {
 	Queries  int64      `json:"queries"`
 	Letters  int64      `json:"letters"`
 	Created  time.Time  `json:"created"`
-	Ended    *time.Time `json:"ended,omitempty"`
+	Finished *time.Time `json:"ended,omitempty"`
 	Expires  *time.Time `json:"expires,omitempty"`
 	Before   *int       `json:"before,omitempty"` // waiting jobs, up to and including this one
 	Error    string     `json:"error,omitempty"`
@@ -196,9 +196,9 @@ type searchAnswer struct {
 func (s *Service) describe(j *job) searchAnswer {
 	r := j.first()
 	a := searchAnswer{ID: j.ID, State: r.state, Program: j.Program, Database: j.Database, Options: append([]string{}, j.Args...), Format: j.Format, Queries: j.Queries, Letters: j.Letters, Created: j.Created, Error: r.err}
-	if !j.ended.IsZero() {
-		expires := j.ended.Add(s.o.Keep)
-		a.Ended, a.Expires = &j.ended, &expires
+	if !j.finished.IsZero() {
+		expires := j.finished.Add(s.o.Keep)
+		a.Finished, a.Expires = &j.finished, &expires
 	}
 	if r.state == waiting {
 		n := s.queue.jobs

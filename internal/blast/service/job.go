@@ -25,11 +25,11 @@ type job struct {
 	Created  time.Time `json:"created"`
 
 	// Guarded by Service.mu.
-	text    []byte // the queries, until they are in the file of a scan
-	stored  place  // place of the queries, after that
-	results map[string]*result
-	ended   time.Time // of its first result; zero: it has none yet
-	read    bool      // a client has read a result
+	text     []byte // the queries, until they are in the file of a scan
+	stored   place  // place of the queries, after that
+	results  map[string]*result
+	finished time.Time // of its first result; zero: it has none yet
+	read     bool      // a client has read a result
 }
 
 // state is the state of a result. The state of a job is that of its first result.
@@ -71,7 +71,7 @@ func newItem(j *job, format string, r *result) *item {
 	return &item{job: j, format: format, result: r, key: strings.Join(append([]string{j.Program, j.Database, format}, j.Args...), "\x00")}
 }
 
-// first returns the result in the requested format.
+// first returns the result in the format that the user asked for when submitting the job.
 func (j *job) first() *result { return j.results[j.Format] }
 
 // newID returns an id that cannot be guessed: whoever has it may see the job.

@@ -145,8 +145,8 @@ func (s *Service) apply(e *event) {
 		return
 	}
 	j.results[e.Format] = r
-	if j.ended.IsZero() {
-		j.ended = e.Time
+	if j.finished.IsZero() {
+		j.finished = e.Time
 	}
 }
 
@@ -255,7 +255,7 @@ func (j *job) events() []event {
 	}
 	list := []event{accepted}
 	for format, r := range j.results {
-		e := event{ID: j.ID, Format: format, Time: j.ended}
+		e := event{ID: j.ID, Format: format, Time: j.finished}
 		if j.stored.File != "" {
 			e.Stored = &j.stored
 		}
@@ -287,7 +287,7 @@ func (e *BusyError) Hint() string { return "name another directory with --dir" }
 
 // expired reports whether a job has expired.
 func (s *Service) expired(j *job, now time.Time) bool {
-	return !j.ended.IsZero() && now.Sub(j.ended) > s.o.Keep
+	return !j.finished.IsZero() && now.Sub(j.finished) > s.o.Keep
 }
 
 // cleanName reports whether a name can be that of a file of results.

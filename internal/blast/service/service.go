@@ -85,17 +85,17 @@ type Service struct {
 	lines     atomic.Int64 // of the journal
 	alive     int64        // the same for stored jobs, at its last rewrite; guarded by journalMu
 
-	mu      sync.Mutex
-	jobs    map[string]*job
-	files   map[string]map[*job]bool // jobs that refer to each file of results
-	size    map[string]int64         // bytes of these files
-	stored  int64                    // of all
-	trouble trouble                  // of the disk
-	queue   *queue
-	scan    int64 // number of the last one
-	slots   []slot
-	last    lasted
-	ended   bool
+	mu       sync.Mutex
+	jobs     map[string]*job
+	files    map[string]map[*job]bool // jobs that refer to each file of results
+	size     map[string]int64         // bytes of these files
+	stored   int64                    // of all
+	trouble  trouble                  // of the disk
+	queue    *queue
+	scan     int64 // number of the last one
+	slots    []slot
+	last     lasted
+	finished bool
 
 	wake chan struct{}
 	work sync.WaitGroup
@@ -134,7 +134,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.ended = true
+	s.finished = true
 	s.mu.Unlock()
 	s.work.Wait()
 	s.journalMu.Lock()
@@ -213,7 +213,7 @@ func (s *Service) refuse(user string, letters int64) error {
 	}
 	after := min(60, 1+q.jobs/100)
 	switch {
-	case s.ended:
+	case s.finished:
 		return &Refusal{Status: 503, Reason: "ending", Message: "the service is ending", After: 5}
 	case s.trouble.err != nil:
 		return &Refusal{Status: 503, Reason: "disk", Message: "results cannot be written to disk now", After: int(mostPause / time.Second)}
@@ -588,8 +588,8 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 				j.stored = stored[i]
 				s.uses(j.stored.File, j)
 			}
-			if j.ended.IsZero() {
-				j.ended = now
+			if j.finished.IsZero() {
+				j.finished = now
 			}
 			j.text = nil
 			s.remove("queries", j.ID)
@@ -617,8 +617,8 @@ func (s *Service) tidy() {
 		}
 	}
 	if many := len(s.jobs) - len(over) - s.o.Limits.Kept; many > 0 {
-		ended := slices.DeleteFunc(s.oldest(), func(j *job) bool { return s.expired(j, now) })
-		over = append(over, ended[:min(many, len(ended))]...)
+		finished := slices.DeleteFunc(s.oldest(), func(j *job) bool { return s.expired(j, now) })
+		over = append(over, finished[:min(many, len(finished))]...)
 	}
 	for _, j := range over {
 		s.forget(j)

@@ -81,7 +81,7 @@ func (s *Service) evict(j *job) {
 func (s *Service) oldest() []*job {
 	var list []*job
 	for _, j := range s.jobs {
-		if !j.ended.IsZero() && !j.open() {
+		if !j.finished.IsZero() && !j.open() {
 			list = append(list, j)
 		}
 	}
@@ -92,7 +92,7 @@ func (s *Service) oldest() []*job {
 			}
 			return 1
 		}
-		return a.ended.Compare(b.ended)
+		return a.finished.Compare(b.finished)
 	})
 	return list
 }

@@ -77,7 +77,7 @@ var errCancelled = errors.New("the task was cancelled")
 func (h *hot) recover() error {
 	withdrawn, err := Withdraw(h.run, h.opts.Store)
 	if before := h.counts()[queue.Succeeded]; before > 0 && h.o.Share == nil && !h.opts.Resume {
-		h.progress.notice("going on with the run in %s: %d of %d tasks are done", h.q.Dir, before, len(h.run.Plan.Tasks))
+		h.progress.notice("continuing the run in %s: %d of %d tasks are done", h.q.Dir, before, len(h.run.Plan.Tasks))
 	}
 	for _, q := range withdrawn {
 		h.quarantined[q.Snapshot] = q
@@ -293,11 +293,11 @@ func (t *try) execute(ctx context.Context) (err error) {
 		t.rec.Start, t.rec.Reason, t.rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
 		p.wait(ctx, t.timeout)
 	}
-	t.rec.Ended = time.Now().UTC()
+	t.rec.Finished = time.Now().UTC()
 	if err != nil {
 		err = startFailure(ctx, t.task, err)
 	} else {
-		t.rec.Seconds = t.rec.Ended.Sub(t.rec.Started).Seconds()
+		t.rec.Seconds = t.rec.Finished.Sub(t.rec.Started).Seconds()
 		p.fill(t.rec)
 		err = p.verdict(t.group.oomKills(), t.Memory, t.timeout)
 	}
@@ -360,7 +360,7 @@ func checkInputs(t *engine.Task) error {
 		case errors.Is(err, fs.ErrNotExist):
 			return &failure{record.CauseInput, fmt.Sprintf("input %s is no longer there: %s", name, path), "put the file back and run the same command again"}
 		case err != nil:
-			return &failure{record.CauseInput, fmt.Sprintf("input %s cannot be read: %v", name, err), "mend the file and run the same command again"}
+			return &failure{record.CauseInput, fmt.Sprintf("input %s cannot be read: %v", name, err), "fix the file and run the same command again"}
 		}
 	}
 	return nil
@@ -381,7 +381,7 @@ func startFailure(ctx context.Context, t *engine.Task, err error) error {
 	f := &failure{cause: record.CauseStart, text: err.Error()}
 	var input *hotstart.InputError
 	if errors.As(err, &input) {
-		f.cause, f.hint = record.CauseInput, "mend the file and run the same command again"
+		f.cause, f.hint = record.CauseInput, "fix the file and run the same command again"
 	}
 	var unavailable *hotstart.Unavailable
 	if errors.As(err, &unavailable) {

@@ -110,7 +110,7 @@ func TestRunRecordsWhatItDid(t *testing.T) {
 			t.Errorf("outcome of %+v", r)
 		case r.Slot < 0 || r.Slot > 1:
 			t.Errorf("slot %d", r.Slot)
-		case r.Queued.After(r.Started) || !r.Started.Before(r.Ended) || r.Seconds <= 0 || r.Latency <= 0 || r.Latency > r.Seconds:
+		case r.Queued.After(r.Started) || !r.Started.Before(r.Finished) || r.Seconds <= 0 || r.Latency <= 0 || r.Latency > r.Seconds:
 			t.Errorf("times of %+v", r)
 		case r.MaxRSS < 100<<10:
 			t.Errorf("max RSS %d", r.MaxRSS)
@@ -305,8 +305,8 @@ func TestMemoryGrows(t *testing.T) {
 		t.Errorf("%s MiB", got)
 	}
 	// Two with 128 MiB do not fit into 150 at a time.
-	if a, b := recs[4], recs[5]; a.Ended.After(b.Started) {
-		t.Errorf("one began at %v before another had ended at %v", b.Started, a.Ended)
+	if a, b := recs[4], recs[5]; a.Finished.After(b.Started) {
+		t.Errorf("one began at %v before another had ended at %v", b.Started, a.Finished)
 	}
 }
 

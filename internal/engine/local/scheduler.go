@@ -143,7 +143,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *Summary, err error) {
 	s := newScheduler(o, newProgress(o.Messages, o.Terminal), thisHierarchies())
 	s.hints = hints{
 		failed:      fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed and premix task run --out %[1]s run them again", dir),
-		stopped:     "mend the cause; premix task run --out " + dir + " goes on",
+		stopped:     "fix the cause; premix task run --out " + dir + " continues",
 		interrupted: "premix task run --out " + dir + " goes on",
 	}
 	defer s.progress.clear()
@@ -355,7 +355,7 @@ func (s *scheduler) work() {
 			}
 		case <-orders.C:
 			s.refreshOrders()
-			for len(doubtful) > 0 && time.Since(doubtful[0].Ended) > doubtTime {
+			for len(doubtful) > 0 && time.Since(doubtful[0].Finished) > doubtTime {
 				waiting, doubtful = append(waiting, doubtful[0]), doubtful[1:]
 			}
 		case <-fence.C:
@@ -500,7 +500,7 @@ func (s *scheduler) release(a *activeTask) {
 func (s *scheduler) record(a *activeTask, started, finished time.Time) *record.Task {
 	return &record.Task{
 		Task: a.Number, Sample: strings.ToValidUTF8(a.Name, "?"), Try: a.Try, Start: "cold", Group: a.Group,
-		Queued: a.Queued, Started: started, Ended: finished, Wait: max(0, started.Sub(a.Queued).Seconds()), Seconds: finished.Sub(started).Seconds(),
+		Queued: a.Queued, Started: started, Finished: finished, Wait: max(0, started.Sub(a.Queued).Seconds()), Seconds: finished.Sub(started).Seconds(),
 		Exit: -1, Cores: a.Cores, Memory: a.Memory,
 	}
 }

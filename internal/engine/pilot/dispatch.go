@@ -174,7 +174,7 @@ func (s *dispatcher) takeOver() error {
 		}
 	}
 	if running > 0 {
-		s.msg.Notice("going on with %d jobs of %s that were submitted before", running, s.eng.Name())
+		s.msg.Notice("continuing with %d jobs of %s that were submitted before", running, s.eng.Name())
 	}
 	return nil
 }
@@ -330,7 +330,7 @@ func (s *dispatcher) refresh() error {
 	return s.d.Refresh(func(r *record.Task) {
 		s.moved = true
 		s.times.add(s.d.Key(r), r)
-		if !r.Ended.After(s.started) {
+		if !r.Finished.After(s.started) {
 			return
 		}
 		if h := s.holder[r.Task]; h > 0 {

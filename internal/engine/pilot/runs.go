@@ -94,7 +94,7 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 // take applies a record.
 func (d *Runs) take(r *record.Task) {
 	d.run.Take(r)
-	if !r.Ended.After(d.started) {
+	if !r.Finished.After(d.started) {
 		return
 	}
 	if r.Verified {

@@ -32,7 +32,7 @@ func TestWithdrawn(t *testing.T) {
 	write := func(task int, snapshot, cause string) {
 		t.Helper()
 		e := run.State(task)
-		r := &record.Task{Task: task, Try: tries[task] + 1, Sample: "s", Snapshot: snapshot, Cause: cause, Start: "hot", Ended: time.Now()}
+		r := &record.Task{Task: task, Try: tries[task] + 1, Sample: "s", Snapshot: snapshot, Cause: cause, Start: "hot", Finished: time.Now()}
 		if tries[task]++; e != queue.Waiting {
 			t.Fatalf("task %d is %v", task, e)
 		}
@@ -115,7 +115,7 @@ func TestOrdersOfARun(t *testing.T) {
 	}
 	order((*queue.Queue).Cancel, 2)
 	check("cancelled", []bool{false, true, false}, 0, 1, 2)
-	if err := run.Settle([]*record.Task{{Task: 3, Try: 1, Cause: record.CauseExit, Ended: time.Now()}}); err != nil {
+	if err := run.Settle([]*record.Task{{Task: 3, Try: 1, Cause: record.CauseExit, Finished: time.Now()}}); err != nil {
 		t.Fatal(err)
 	}
 	check("failed", []bool{false, true, true}, 1, 1, 1)

@@ -58,7 +58,7 @@ func (d *TaskDir) Tasks() int {
 // Refresh reads new orders and records.
 func (d *TaskDir) Refresh(f func(*record.Task)) error {
 	err := d.follower.Next(func(r *record.Task) {
-		if r.Ended.After(d.started) {
+		if r.Finished.After(d.started) {
 			d.user += r.User
 			d.system += r.System
 			if !r.OK() && r.Cause != record.CauseInterrupted {

@@ -50,7 +50,7 @@ func appendRecord(b []byte, r *record.Task) ([]byte, error) {
 	text("reason", r.Reason)
 	at("queued", r.Queued)
 	at("started", r.Started)
-	at("ended", r.Ended)
+	at("ended", r.Finished)
 	seconds("wait", r.Wait)
 	seconds("latency", r.Latency)
 	seconds("seconds", r.Seconds)

@@ -60,7 +60,7 @@ func trySubmit(q *Queue, o BatchOptions, in Input, text string) (*Submitted, err
 func end(t *testing.T, q *Queue, task, try int, cause string) {
 	t.Helper()
 	now := time.Now().UTC()
-	r := &record.Task{Task: task, Try: try, Started: now, Ended: now, Cause: cause}
+	r := &record.Task{Task: task, Try: try, Started: now, Finished: now, Cause: cause}
 	if cause != "" {
 		r.Error = "it failed"
 	}
@@ -349,8 +349,8 @@ func TestSubmissionsThatAreRefused(t *testing.T) {
 func TestAllMistakes(t *testing.T) {
 	q := open(t, t.TempDir())
 	const fields = "\n  hint: see premix help task for the fields; nothing was submitted"
-	const again = "\n  hint: mend it and submit all again: nothing was submitted"
-	const table = "\n  hint: mend the table and submit it again: nothing was submitted"
+	const again = "\n  hint: fix it and submit all again: nothing was submitted"
+	const table = "\n  hint: fix the table and submit it again: nothing was submitted"
 	for _, c := range []struct {
 		name, text string
 		in         Input
@@ -371,7 +371,7 @@ func TestAllMistakes(t *testing.T) {
 		}},
 		{"a group of a wrong task", `{"command":5,"group":"a"}` + "\n" + `{"command":"x","group":"b","after":["a"]}` + "\n" + `{"command":"x","after":["c"]}`, Input{Format: JSONL}, []string{
 			"input:1: command is neither a string nor a list of strings" + fields,
-			"input:3: there is no group c that tasks could come after\n  hint: submit its tasks first",
+			"input:3: there is no group c for tasks to wait for\n  hint: submit its tasks first",
 		}},
 		{"a group that may stand in an unread line", "{\n" + `{"command":"x","after":["c"]}` + "\n{", Input{Format: JSONL}, []string{
 			"input:1: not a task: unexpected EOF" + fields,
@@ -741,7 +741,7 @@ func TestPrune(t *testing.T) {
 
 func TestRecordLine(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
-	r := record.Task{Task: 1, Sample: "n\"ü\n", Try: 2, Slot: 3, Start: "cold", Reason: "r", Queued: now, Started: now, Ended: now.Add(time.Second),
+	r := record.Task{Task: 1, Sample: "n\"ü\n", Try: 2, Slot: 3, Start: "cold", Reason: "r", Queued: now, Started: now, Finished: now.Add(time.Second),
 		Wait: 1.5, Latency: 1e-9, Seconds: 1e21, User: 0.25, System: 3, MaxRSS: 1 << 40, ReadBytes: 1, WriteBytes: 2, Exit: -1, Signal: 9,
 		Cause: "exit", Error: "e\\", Hint: "h", StderrOffset: 5, StderrLength: 6, Group: "g", Cores: 7, Memory: 8, Log: "0-1", StdoutOffset: 9, StdoutLength: 10}
 	for _, want := range []record.Task{r, {Task: 5}} {

@@ -207,7 +207,7 @@ func (q *Queue) GiveUp(task int, reason, hint string) error {
 			return err
 		}
 		now := time.Now().UTC()
-		r := &record.Task{Task: task, Sample: strings.ToValidUTF8(spec.Name, "?"), Try: int(e.try) + 1, Exit: -1, Queued: now, Started: now, Ended: now,
+		r := &record.Task{Task: task, Sample: strings.ToValidUTF8(spec.Name, "?"), Try: int(e.try) + 1, Exit: -1, Queued: now, Started: now, Finished: now,
 			Cause: record.CauseLost, Error: string(bytes.ToValidUTF8([]byte(reason), []byte("?"))), Hint: hint}
 		if spec.Recipe != nil {
 			r.Outputs = spec.Recipe.Paths()

@@ -121,7 +121,7 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		st.finished = j.Submitted
 		return st
 	}
-	st.started, st.finished, st.signal = st.rec.Started, st.rec.Ended, st.rec.Signal
+	st.started, st.finished, st.signal = st.rec.Started, st.rec.Finished, st.rec.Signal
 	st.exit = max(0, st.rec.Exit)
 	if st.state == failed {
 		switch st.rec.Cause {

@@ -301,7 +301,7 @@ func (w *worker) mourn() error {
 		}
 		now := time.Now()
 		records = append(records, &record.Task{Task: id, Try: 1, Start: "cold", Group: j.step, Sample: j.Name,
-			Queued: j.Submitted, Started: now, Ended: now, Exit: -1, Cores: j.Cores, Memory: j.Memory,
+			Queued: j.Submitted, Started: now, Finished: now, Exit: -1, Cores: j.Cores, Memory: j.Memory,
 			Cause: record.CauseLost, Error: "the worker was killed while it ran, and it is not to run twice (--no-requeue)", Hint: "submit it again"})
 	}
 	if len(records) > 0 {

@@ -56,7 +56,7 @@ func Write(w io.Writer, u *files.Usage) error {
 		When   string
 		Tiles  []tile
 		Charts []chart
-	}{u, u.Begun.Local().Format(time.DateTime), tiles(u), charts(u)})
+	}{u, u.Started.Local().Format(time.DateTime), tiles(u), charts(u)})
 }
 
 func tiles(u *files.Usage) []tile {

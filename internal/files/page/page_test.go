@@ -10,7 +10,7 @@ import (
 
 // The page has the numbers, escapes what it is given, and asks for nothing outside.
 func TestWrite(t *testing.T) {
-	u := &files.Usage{Table: "scan.parquet", Roots: []string{"/data/<b>run"}, Begun: time.Unix(1e9, 0), Files: files.Amount{Count: 1000, Bytes: 4096, Zero: 430},
+	u := &files.Usage{Table: "scan.parquet", Roots: []string{"/data/<b>run"}, Started: time.Unix(1e9, 0), Files: files.Amount{Count: 1000, Bytes: 4096, Zero: 430},
 		Deciles:     []files.Decile{{Percent: 100, Size: 2048, Bytes: 4096}},
 		Sizes:       []files.Class{{Name: "0", Amount: files.Amount{Count: 430}}, {Name: "1-10 B"}},
 		Suffixes:    []files.Class{{Name: `.<script>`, Amount: files.Amount{Count: 1, Bytes: 1}}},

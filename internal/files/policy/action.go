@@ -59,15 +59,15 @@ func (p *Path) UnmarshalJSON(b []byte) error {
 
 // planHeader is the first line of a plan on disk.
 type planHeader struct {
-	Format  int       `json:"premix_files_plan"` // 1
-	Rules   string    `json:"rules"`             // the text of the file
-	Pools   []Pool    `json:"pools"`
-	Table   string    `json:"table"`
-	Begun   time.Time `json:"begun"` // of the scan
-	Ended   time.Time `json:"ended"`
-	Now     time.Time `json:"now"`
-	Actions int64     `json:"actions"`
-	Bytes   int64     `json:"bytes"`
+	Format   int       `json:"premix_files_plan"` // 1
+	Rules    string    `json:"rules"`             // the text of the file
+	Pools    []Pool    `json:"pools"`
+	Table    string    `json:"table"`
+	Started  time.Time `json:"begun"` // of the scan
+	Finished time.Time `json:"ended"`
+	Now      time.Time `json:"now"`
+	Actions  int64     `json:"actions"`
+	Bytes    int64     `json:"bytes"`
 }
 
 // each calls f with the actions of the plan, rule by rule, the heaviest first if a rule has
@@ -146,7 +146,7 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 // write writes the plan to a file. The file appears whole or not at all, and is synced when
 // write returns.
 func (p *Plan) write(path string) error {
-	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Begun: p.table.Begun, Ended: p.table.Ended, Now: p.Now}
+	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Started: p.table.Started, Finished: p.table.Finished, Now: p.Now}
 	for _, r := range p.Rules {
 		if r.Active {
 			h.Actions += r.Taken.Count

@@ -71,7 +71,7 @@ var errPath = errors.New("a directory in its path is a link or a file now")
 // Apply makes a plan, unless the journal has one of the same rules and scan, and does all
 // actions that are not done yet. It may be killed at any moment and called again.
 func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep *Report, err error) {
-	begun := time.Now()
+	started := time.Now()
 	if o.Workers == 0 {
 		o.Workers = DefaultWorkers
 	}
@@ -108,10 +108,10 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if err != nil {
 		return nil, &JournalError{j.dir, "has a damaged plan", "name another one: --journal DIR", err}
 	}
-	if !h.matches(r, t.Path, t.Begun) {
+	if !h.matches(r, t.Path, t.Started) {
 		return nil, &JournalError{j.dir, "belongs to other rules or another scan", "finish it with the same rules and scan, or name another one: --journal DIR", nil}
 	}
-	x := &runner{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, begun: begun,
+	x := &runner{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, started: started,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}
 	defer x.tops.close()
 	for _, p := range r.Pools {
@@ -127,24 +127,24 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if err := x.run(ctx, next); err != nil {
 		return nil, err
 	}
-	x.rep.Seconds = time.Since(begun).Seconds()
+	x.rep.Seconds = time.Since(started).Seconds()
 	return &x.rep, nil
 }
 
 // runner does the actions of a plan.
 type runner struct {
-	j     *journal
-	h     planHeader
-	o     ApplyOptions
-	rules *Rules
-	tops  tops
-	files *rate.Limiter
-	bytes *rate.Limiter
-	begun time.Time
+	j       *journal
+	h       planHeader
+	o       ApplyOptions
+	rules   *Rules
+	tops    tops
+	files   *rate.Limiter
+	bytes   *rate.Limiter
+	started time.Time
 
-	ended   map[int64]bool
-	pending map[int64]*Event // copied, without a result
-	rep     Report
+	finished map[int64]bool
+	pending  map[int64]*Event // copied, without a result
+	rep      Report
 }
 
 // Actions are done in batches, so that many of them wait for the same sync.
@@ -154,19 +154,19 @@ const (
 )
 
 func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
-	x.ended, x.pending = make(map[int64]bool), make(map[int64]*Event)
+	x.finished, x.pending = make(map[int64]bool), make(map[int64]*Event)
 	over := false
 	err := x.j.events(func(e *Event) {
 		switch e.Result {
 		case Copied:
 			x.pending[e.ID] = e
 		case Done, Skipped, Failed:
-			if !x.ended[e.ID] {
-				x.ended[e.ID] = true
+			if !x.finished[e.ID] {
+				x.finished[e.ID] = true
 				delete(x.pending, e.ID)
 				x.count(e.Result, e.Why, e.Size)
 			}
-		case Ended:
+		case Finished:
 			over = true
 		}
 	})
@@ -176,7 +176,7 @@ func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 	if over {
 		return nil
 	}
-	x.j.note(nil, Event{Result: Begun, Rules: x.rules.File})
+	x.j.note(nil, Event{Result: Started, Rules: x.rules.File})
 	if err := x.j.write(); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 			if err != nil {
 				return &JournalError{x.j.dir, "has a damaged plan", "name another one: --journal DIR", err}
 			}
-			if !x.ended[a.ID] {
+			if !x.finished[a.ID] {
 				batch = append(batch, a)
 				bytes += a.Size
 			}
@@ -207,7 +207,7 @@ func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 			break
 		}
 	}
-	x.j.note(nil, Event{Result: Ended})
+	x.j.note(nil, Event{Result: Finished})
 	return x.j.write()
 }
 

@@ -171,7 +171,7 @@ func TestMove(t *testing.T) {
 			}
 		}
 	}
-	if done != 5 || list[0].Result != Begun || list[len(list)-1].Result != Ended {
+	if done != 5 || list[0].Result != Started || list[len(list)-1].Result != Finished {
 		t.Errorf("%d of %d events", done, len(list))
 	}
 	// Once more there is nothing to do.

@@ -84,12 +84,12 @@ type Event struct {
 
 // Results of events.
 const (
-	Begun   = "begun"
-	Copied  = "copied"
-	Done    = "done"
-	Skipped = "skipped"
-	Failed  = "failed"
-	Ended   = "ended"
+	Started  = "begun"
+	Copied   = "copied"
+	Done     = "done"
+	Skipped  = "skipped"
+	Failed   = "failed"
+	Finished = "ended"
 )
 
 // journal is a journal open for writing.
@@ -273,8 +273,8 @@ func (j *journal) write() error {
 }
 
 // matches reports whether a plan on disk belongs to the rules and the scan.
-func (h *planHeader) matches(r *Rules, table string, begun time.Time) bool {
-	if h.Rules != r.Text || h.Table != table || !h.Begun.Equal(begun) || len(h.Pools) != len(r.Pools) {
+func (h *planHeader) matches(r *Rules, table string, started time.Time) bool {
+	if h.Rules != r.Text || h.Table != table || !h.Started.Equal(started) || len(h.Pools) != len(r.Pools) {
 		return false
 	}
 	for i := range h.Pools {

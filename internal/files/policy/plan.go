@@ -187,9 +187,9 @@ type maker struct {
 
 // Plan computes the operations of the rules on the entries of a scan. It changes no files.
 func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, error) {
-	begun := time.Now()
+	started := time.Now()
 	if o.Now.IsZero() {
-		o.Now = begun
+		o.Now = started
 	}
 	if o.Workers == 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -230,7 +230,7 @@ func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, err
 			return nil, err
 		}
 	}
-	p.Seconds = time.Since(begun).Seconds()
+	p.Seconds = time.Since(started).Seconds()
 	return p, nil
 }
 

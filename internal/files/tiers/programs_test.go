@@ -194,24 +194,24 @@ func run(t *testing.T, dir, name string, args ...string) string {
 // whileItMoves moves files back and forth until the test has done something.
 func (m *mounted) whileItMoves(t *testing.T, do func()) {
 	t.Helper()
-	done, ended := make(chan struct{}), make(chan error)
+	done, finished := make(chan struct{}), make(chan error)
 	go func() {
 		for {
 			for from := range 2 {
 				list, err := m.tree.list(t.Context(), from)
 				if err != nil {
-					ended <- err
+					finished <- err
 					return
 				}
 				for _, c := range list {
 					select {
 					case <-done:
-						ended <- nil
+						finished <- nil
 						return
 					default:
 					}
 					if _, err := m.tree.move(t.Context(), c.rel, from, 1-from); err != nil && !errors.Is(err, ErrBusy) && !absent(err) {
-						ended <- fmt.Errorf("moving %s: %w", c.rel, err)
+						finished <- fmt.Errorf("moving %s: %w", c.rel, err)
 						return
 					}
 				}
@@ -220,7 +220,7 @@ func (m *mounted) whileItMoves(t *testing.T, do func()) {
 	}()
 	do()
 	close(done)
-	must(t, <-ended)
+	must(t, <-finished)
 }
 
 func TestGit(t *testing.T) {

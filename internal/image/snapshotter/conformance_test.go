@@ -29,9 +29,9 @@ func start(t *testing.T, root string, request func(string) node.MountRequest) (s
 	t.Helper()
 	ctx, end := context.WithCancel(context.Background())
 	address := filepath.Join(root, "socket")
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
-		ended <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, LookUp: eventually, Log: slog.New(slog.DiscardHandler)}, address)
+		finished <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, LookUp: eventually, Log: slog.New(slog.DiscardHandler)}, address)
 	}()
 	conn, err := dial(address)
 	if err != nil {
@@ -40,7 +40,7 @@ func start(t *testing.T, root string, request func(string) node.MountRequest) (s
 	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "premix"), func() error {
 		conn.Close()
 		end()
-		return <-ended
+		return <-finished
 	}
 }
 

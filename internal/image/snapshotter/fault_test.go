@@ -264,11 +264,11 @@ func TestKilled(t *testing.T) {
 		}
 		return left[kills%len(left)]
 	}
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	var rounds, lazily int
 	go func() {
-		defer close(ended)
-		for begun := time.Now(); ctx.Err() == nil && (time.Since(begun) < span || rounds < 3 || !hit()); {
+		defer close(finished)
+		for started := time.Now(); ctx.Err() == nil && (time.Since(started) < span || rounds < 3 || !hit()); {
 			// Calls that the death breaks off fail; the next ones do not.
 			_, n, err1 := layers(ctx, s, chains(t, img))
 			_, _, err2 := layers(ctx, s, chains(t, other))
@@ -300,7 +300,7 @@ func TestKilled(t *testing.T) {
 		want := target(kills)
 		for quiet, hit := rand.IntN(30), false; running && !hit; quiet-- {
 			select {
-			case <-ended:
+			case <-finished:
 				running = false
 			case call := <-s.begins:
 				hit = quiet <= 0 && call == want

@@ -235,7 +235,7 @@ func err2text(err error) string {
 
 // wait waits until a condition holds.
 func wait(until func() bool) bool {
-	for begun := time.Now(); time.Since(begun) < eventually; time.Sleep(20 * time.Millisecond) {
+	for started := time.Now(); time.Since(started) < eventually; time.Sleep(20 * time.Millisecond) {
 		if until() {
 			return true
 		}
@@ -245,8 +245,8 @@ func wait(until func() bool) bool {
 
 // daemon is a process that a test has started.
 type daemon struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
+	cmd      *exec.Cmd
+	finished chan struct{}
 }
 
 func (m *machine) start(name string, env []string, bin string, args ...string) *daemon {
@@ -265,7 +265,7 @@ func (m *machine) start(name string, env []string, bin string, args ...string) *
 	}
 	go func() {
 		_ = d.cmd.Wait() // how it ends is what tests ask its log for
-		close(d.ended)
+		close(d.finished)
 	}()
 	return d
 }
@@ -273,14 +273,14 @@ func (m *machine) start(name string, env []string, bin string, args ...string) *
 // kill ends a daemon as kill -9 does.
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill() // it may have ended
-	<-d.ended
+	<-d.finished
 }
 
 // stop ends a daemon as systemd does.
 func (d *daemon) stop() {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
-	case <-d.ended:
+	case <-d.finished:
 	case <-time.After(eventually):
 		d.kill()
 	}
@@ -304,7 +304,7 @@ func (m *machine) answers(socket string, d *daemon) {
 			return true
 		}
 		select {
-		case <-d.ended:
+		case <-d.finished:
 			m.t.Fatalf("%s ended", d.cmd.Args)
 		default:
 		}

@@ -76,12 +76,12 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	}()
 	defer func() { <-restored }()
 	defer end()
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(own.Listener{Listener: l}) }()
+	finished := make(chan error, 1)
+	go func() { finished <- server.Serve(own.Listener{Listener: l}) }()
 	notifyReady()
 	o.Log.Info("serving snapshots", "address", address, "root", o.Root)
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		return fmt.Errorf("serve %s: %w", address, err)
 	case <-ctx.Done():
 	}

@@ -191,7 +191,7 @@ func (w *Watcher) own() error {
 	if err == nil && os.SameFile(ours, theirs) {
 		return nil
 	}
-	return Problems{{File: w.list.Path, Message: fmt.Sprintf("the store has a list %s already, %s", w.list.Name, st.List),
+	return Problems{{File: w.list.Path, Message: fmt.Sprintf("the store already has a list named %s, %s", w.list.Name, st.List),
 		Hint: fmt.Sprintf("give this one another name, as in name: %s-2; if it replaces the other list, remove that file", w.list.Name)}}
 }
 
@@ -243,7 +243,7 @@ func (w *Watcher) Round(ctx context.Context) (*Summary, error) {
 	for _, i := range st.Images {
 		r.images[i.Ref] = &i
 	}
-	st.List, st.Began, st.Ended = w.list.Path, r.began, time.Time{}
+	st.List, st.Began, st.Finished = w.list.Path, r.began, time.Time{}
 	if err := r.save(); err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (w *Watcher) Round(ctx context.Context) (*Summary, error) {
 			return nil, err
 		}
 	}
-	st.Ended = w.o.now()
+	st.Finished = w.o.now()
 	slices.SortStableFunc(r.sum.Rows, func(a, b Row) int { return cmp.Compare(a.Ref, b.Ref) })
 	return r.sum, r.save()
 }

@@ -212,7 +212,7 @@ func TestByHand(t *testing.T) {
 	b.list("images: []\n")
 	b.want()
 	st, err := Read(b.store, "images")
-	if err != nil || len(st.Images) != 0 || st.Ended.IsZero() {
+	if err != nil || len(st.Images) != 0 || st.Finished.IsZero() {
 		t.Errorf("%+v, %v", st, err)
 	}
 }

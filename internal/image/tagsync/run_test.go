@@ -27,8 +27,8 @@ func TestDaemon(t *testing.T) {
 		Broken: func(err error) { broken <- err },
 		wait:   func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) },
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	finished := make(chan error, 1)
+	go func() { finished <- d.Run(ctx) }()
 	next := func() *Summary {
 		t.Helper()
 		select {
@@ -36,7 +36,7 @@ func TestDaemon(t *testing.T) {
 			return s
 		case err := <-broken:
 			t.Fatalf("broken: %v", err)
-		case err := <-ended:
+		case err := <-finished:
 			t.Fatalf("it ended: %v", err)
 		case <-time.After(2 * time.Minute):
 			t.Fatal("no round")
@@ -82,7 +82,7 @@ func TestDaemon(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	stop(stopped)
-	if err := <-ended; !errors.Is(err, stopped) {
+	if err := <-finished; !errors.Is(err, stopped) {
 		t.Errorf("it ended with %v", err)
 	}
 	w, err := New(b.store, l, b.o)

@@ -23,12 +23,12 @@ const StateFormat = "premix images 1"
 
 // State is the recorded state of a watch list in a store.
 type State struct {
-	Format  string    `json:"format"`
-	List    string    `json:"list"`              // path of the list
-	Began   time.Time `json:"began"`             // the last round
-	Ended   time.Time `json:"ended,omitzero"`    // zero while it is running, or if it was interrupted
-	Images  []Image   `json:"images"`            // in the order of their references
-	Entries []Trouble `json:"entries,omitempty"` // entries that could not be expanded
+	Format   string    `json:"format"`
+	List     string    `json:"list"`              // path of the list
+	Began    time.Time `json:"began"`             // the last round
+	Finished time.Time `json:"ended,omitzero"`    // zero while it is running, or if it was interrupted
+	Images   []Image   `json:"images"`            // in the order of their references
+	Entries  []Trouble `json:"entries,omitempty"` // entries that could not be expanded
 }
 
 // Image is an image of a list, or of an earlier version of it.

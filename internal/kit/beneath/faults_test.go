@@ -95,7 +95,7 @@ func (d *disk) call(name string) error {
 }
 
 // run does f with the disk, and returns whether it came to its end.
-func (d *disk) run(t *testing.T, f func() error) (ended bool, err error) {
+func (d *disk) run(t *testing.T, f func() error) (finished bool, err error) {
 	t.Helper()
 	defer func(a func(*os.File) error, b func(int, string, int, string) error, c func(string, string) error, e func(int, string, int, string, uint) error, g func(int, string, int) error) {
 		fsync, renameat, rename, renameat2, unlinkat = a, b, c, e, g
@@ -136,10 +136,10 @@ func (d *disk) run(t *testing.T, f func() error) (ended bool, err error) {
 	go func() {
 		defer close(done)
 		err = f()
-		ended = true
+		finished = true
 	}()
 	<-done
-	return ended, err
+	return finished, err
 }
 
 // state reads what a way has made, "" where there is nothing.
@@ -189,9 +189,9 @@ func TestFaults(t *testing.T) {
 					where := fmt.Sprintf("%s, %v, call %d of %v: %v", name, how, at, whole.calls, fault)
 					dir := begin()
 					d := &disk{at: at, fault: fault}
-					ended, err := d.run(t, func() error { return w.do(dir, how) })
-					if ended != (fault != nil) || fault != nil && !errors.Is(err, fault) {
-						t.Errorf("%s: ended %v, %v", where, ended, err)
+					finished, err := d.run(t, func() error { return w.do(dir, how) })
+					if finished != (fault != nil) || fault != nil && !errors.Is(err, fault) {
+						t.Errorf("%s: ended %v, %v", where, finished, err)
 					}
 					want := old
 					if at > named {
@@ -200,7 +200,7 @@ func TestFaults(t *testing.T) {
 					if got := state(t, dir, w.tree); got != want {
 						t.Errorf("%s: %q, want %q", where, got, want)
 					}
-					if left := parts(t, dir); ended && len(left) > 0 {
+					if left := parts(t, dir); finished && len(left) > 0 {
 						t.Errorf("%s: left %v", where, left)
 					}
 				}
@@ -255,7 +255,7 @@ func TestSweep(t *testing.T) {
 	defer func(was func() time.Time) { now = was }(now)
 	dir := t.TempDir()
 	d := &disk{at: 1}
-	if ended, _ := d.run(t, func() error { return Replace(filepath.Join(dir, "state"), 0o600, Durable, nil) }); ended {
+	if finished, _ := d.run(t, func() error { return Replace(filepath.Join(dir, "state"), 0o600, Durable, nil) }); finished {
 		t.Fatal("the process was not killed")
 	}
 	must(t, os.WriteFile(filepath.Join(dir, ".premix"), nil, 0o600))

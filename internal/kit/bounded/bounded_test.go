@@ -209,11 +209,11 @@ func TestSlowHeaders(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "answer")
 	})}
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
-		ended <- server.Serve(New(inner, Options{Total: 3, Source: 3, Tell: func(n int) { told <- n }}))
+		finished <- server.Serve(New(inner, Options{Total: 3, Source: 3, Tell: func(n int) { told <- n }}))
 	}()
-	t.Cleanup(func() { server.Close(); <-ended })
+	t.Cleanup(func() { server.Close(); <-finished })
 	client := &http.Client{Timeout: limit, Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
 	get := func(path string) error {

@@ -70,25 +70,25 @@ func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end i
 			buf, again, n = again, buf, m
 		}
 		text := buf[:n]
-		begun := 0
+		started := 0
 		for {
-			i := bytes.IndexByte(text[begun:], '\n')
+			i := bytes.IndexByte(text[started:], '\n')
 			if i < 0 {
 				break
 			}
-			if err := f(text[begun:begun+i+1], end+int64(begun)); err != nil {
-				return end + int64(begun), err
+			if err := f(text[started:started+i+1], end+int64(started)); err != nil {
+				return end + int64(started), err
 			}
-			begun += i + 1
+			started += i + 1
 		}
-		end += int64(begun)
+		end += int64(started)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return end, err
 		}
 		if n < len(buf) {
 			return end, nil
 		}
-		if size := max(much, 2*len(buf)); len(buf) < much || begun == 0 {
+		if size := max(much, 2*len(buf)); len(buf) < much || started == 0 {
 			buf, again = make([]byte, size), make([]byte, size)
 		}
 	}

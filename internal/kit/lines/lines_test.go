@@ -216,10 +216,10 @@ func TestTwoWriters(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { work.Wait(); close(done) }()
-	for ended := false; !ended; {
+	for finished := false; !finished; {
 		select {
 		case <-done:
-			ended = true
+			finished = true
 		default:
 		}
 		follow()

@@ -36,8 +36,8 @@ func Try(f File, kind Kind) error { return flock(f, int(kind)|unix.LOCK_NB) }
 
 // Take locks an open file, or returns [ErrHeld] after [Wait].
 func Take(f File, kind Kind) error {
-	for begun := time.Now(); ; time.Sleep(Wait / 50) {
-		if err := Try(f, kind); err == nil || !errors.Is(err, ErrHeld) || time.Since(begun) >= Wait {
+	for started := time.Now(); ; time.Sleep(Wait / 50) {
+		if err := Try(f, kind); err == nil || !errors.Is(err, ErrHeld) || time.Since(started) >= Wait {
 			return err
 		}
 	}

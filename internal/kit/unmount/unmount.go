@@ -12,8 +12,8 @@ const patience = 2 * time.Minute
 
 // Dir unmounts the file system mounted at dir as soon as it is not in use. It is for tests.
 func Dir(dir string) error {
-	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EBUSY) || time.Since(begun) > patience {
+	for started := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EBUSY) || time.Since(started) > patience {
 			return err
 		}
 	}

@@ -131,11 +131,11 @@ func TestTimeout(t *testing.T) {
 		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, readers)
-		for i := range cap(ended) {
+		finished := make(chan error, readers)
+		for i := range cap(finished) {
 			go func() {
 				_, err := unix.Pread(int(f.Fd()), make([]byte, page), 1<<20+int64(i)*page)
-				ended <- err
+				finished <- err
 			}()
 		}
 		buf := make([]byte, page)
@@ -148,9 +148,9 @@ func TestTimeout(t *testing.T) {
 		if err != nil || len(other) != 10000 {
 			t.Fatalf("another file: %d bytes, %v", len(other), err)
 		}
-		for range cap(ended) {
+		for range cap(finished) {
 			select {
-			case err := <-ended:
+			case err := <-finished:
 				if !errors.Is(err, unix.EIO) {
 					t.Errorf("after the time: %v", err)
 				}
@@ -179,15 +179,15 @@ func TestInFlightIsBounded(t *testing.T) {
 		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, 30)
-		for i := range cap(ended) {
+		finished := make(chan error, 30)
+		for i := range cap(finished) {
 			go func() {
 				_, err := unix.Pread(int(f.Fd()), make([]byte, page), int64(i)*8*page)
-				ended <- err
+				finished <- err
 			}()
 		}
-		for range cap(ended) {
-			if err := <-ended; !errors.Is(err, unix.EIO) {
+		for range cap(finished) {
+			if err := <-finished; !errors.Is(err, unix.EIO) {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -231,10 +231,10 @@ func TestInterrupt(t *testing.T) {
 			}
 		}
 		_ = cmd.Process.Kill()
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		finished := make(chan error, 1)
+		go func() { finished <- cmd.Wait() }()
 		select {
-		case <-ended:
+		case <-finished:
 		case <-time.After(2 * time.Minute):
 			t.Fatal("the reader cannot be killed")
 		}

@@ -78,7 +78,7 @@ func mount(dir string, img Image, opts Options, st state) (*Server, error) {
 	s.start()
 	select {
 	case <-s.ready:
-	case <-s.ended:
+	case <-s.finished:
 		err := s.err
 		if err == nil {
 			err = ErrGone
@@ -193,7 +193,7 @@ func helperError(err error, stderr string) error {
 // any more.
 func (s *Server) Close() error {
 	select {
-	case <-s.ended:
+	case <-s.finished:
 		return nil
 	default:
 	}
@@ -202,7 +202,7 @@ func (s *Server) Close() error {
 	}
 	// If the mount was unused, the readers are about to see that it is gone.
 	select {
-	case <-s.ended:
+	case <-s.finished:
 	case <-time.After(closeGrace):
 	}
 	return nil

@@ -215,15 +215,15 @@ func testDeath(t *testing.T, kind string) {
 	}
 	var stop atomic.Bool
 	var reads atomic.Int64
-	ended := make(chan error, 50)
-	for range cap(ended) {
-		go func() { ended <- reader{path, want, &stop, &reads}.run() }()
+	finished := make(chan error, 50)
+	for range cap(finished) {
+		go func() { finished <- reader{path, want, &stop, &reads}.run() }()
 	}
 	waitFor(t, "reads", func() bool { return reads.Load() >= 100 })
 	srv.kill()
-	for range cap(ended) {
+	for range cap(finished) {
 		select {
-		case err := <-ended:
+		case err := <-finished:
 			if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.ECONNABORTED) {
 				t.Errorf("a reader got %v", err)
 			}

@@ -101,10 +101,10 @@ type Server struct {
 	dev   *os.File
 	fd    int // of dev
 
-	ready   chan struct{} // closed when INIT has been answered
-	readyOn sync.Once
-	ended   chan struct{} // closed when no more requests are answered
-	err     error         // the cause, unless it is an unmount; set before ended is closed
+	ready    chan struct{} // closed when INIT has been answered
+	readyOn  sync.Once
+	finished chan struct{} // closed when no more requests are answered
+	err      error         // the cause, unless it is an unmount; set before ended is closed
 
 	ctx    context.Context // ends with the server
 	cancel context.CancelFunc
@@ -127,10 +127,10 @@ type Server struct {
 func newServer(fs fileSystem, dev *os.File, st state, opts Options) *Server {
 	s := &Server{
 		fs: fs, opts: opts, state: st, dev: dev, fd: int(dev.Fd()),
-		ready:   make(chan struct{}),
-		ended:   make(chan struct{}),
-		memory:  semaphore.NewWeighted(opts.Memory),
-		running: map[uint64]running{},
+		ready:    make(chan struct{}),
+		finished: make(chan struct{}),
+		memory:   semaphore.NewWeighted(opts.Memory),
+		running:  map[uint64]running{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -151,7 +151,7 @@ func (s *Server) File() *os.File { return s.dev }
 
 // Wait waits until the mount is gone. The error is nil if it was unmounted.
 func (s *Server) Wait() error {
-	<-s.ended
+	<-s.finished
 	return s.err
 }
 
@@ -265,7 +265,7 @@ func (s *Server) end() {
 	}
 	// Every request was answered, or its reader got ENOTCONN.
 	_ = s.dev.Close()
-	close(s.ended)
+	close(s.finished)
 }
 
 // handle answers one message.

@@ -85,7 +85,7 @@ func (m *Model) sessions(t *trace.Trace) {
 	for i := range last {
 		last[i] = -trace.Never
 	}
-	ended := func(u int32) {
+	finished := func(u int32) {
 		if size[u] == 0 {
 			return
 		}
@@ -100,7 +100,7 @@ func (m *Model) sessions(t *trace.Trace) {
 		u := t.User[i]
 		gap := t.Submit[i] - last[u]
 		if gap > pause {
-			ended(u)
+			finished(u)
 			week[m.hour(t.Submit[i])]++
 			m.Sessions++
 		} else {
@@ -114,7 +114,7 @@ func (m *Model) sessions(t *trace.Trace) {
 		last[u], cores[u] = t.Submit[i], t.Cores[i]
 	}
 	for u := range size {
-		ended(int32(u))
+		finished(int32(u))
 	}
 	if pairs > 0 {
 		m.Same = float64(same) / float64(pairs)

@@ -82,11 +82,11 @@ type poolMessage struct {
 }
 
 type scheduleMessage struct {
-	Type   string        `json:"type"` // schedule
-	Now    int64         `json:"now"`
-	Queued []jobMessage  `json:"queued"`
-	Ended  []int64       `json:"ended"`
-	Pools  []poolMessage `json:"pools"`
+	Type     string        `json:"type"` // schedule
+	Now      int64         `json:"now"`
+	Queued   []jobMessage  `json:"queued"`
+	Finished []int64       `json:"ended"`
+	Pools    []poolMessage `json:"pools"`
 }
 
 type jobMessage struct {
@@ -181,9 +181,9 @@ func (e *External) pools() []poolMessage {
 
 func (e *External) Schedule() error {
 	c, t := e.c, e.c.Trace
-	m := scheduleMessage{Type: "schedule", Now: int64(c.Now()), Queued: []jobMessage{}, Ended: []int64{}, Pools: e.pools()}
+	m := scheduleMessage{Type: "schedule", Now: int64(c.Now()), Queued: []jobMessage{}, Finished: []int64{}, Pools: e.pools()}
 	for _, j := range e.gone {
-		m.Ended = append(m.Ended, t.Number[j])
+		m.Finished = append(m.Finished, t.Number[j])
 	}
 	for _, j := range e.queued {
 		i := int(j)

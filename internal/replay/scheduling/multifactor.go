@@ -82,8 +82,8 @@ func (m *multifactor) rate(job int32) float64 {
 	return float64(m.c.Trace.Cores[job]) * m.c.Charge(job)
 }
 
-func (m *multifactor) begun(job int32) { m.shares.change(m.leaf(job), m.rate(job), m.c.Now()) }
-func (m *multifactor) gone(job int32)  { m.shares.change(m.leaf(job), -m.rate(job), m.c.Now()) }
+func (m *multifactor) started(job int32) { m.shares.change(m.leaf(job), m.rate(job), m.c.Now()) }
+func (m *multifactor) gone(job int32)    { m.shares.change(m.leaf(job), -m.rate(job), m.c.Now()) }
 
 func (m *multifactor) again() bool {
 	if m.c.Now() < m.next {

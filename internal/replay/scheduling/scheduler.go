@@ -41,8 +41,8 @@ type pool struct {
 type order interface {
 	// value returns the value of a job that is queued now; lower is first.
 	value(job int32) int64
-	// begun and gone are called for running jobs, from which usage is computed.
-	begun(job int32)
+	// started and gone are called for running jobs, from which usage is computed.
+	started(job int32)
 	gone(job int32)
 	// again reports whether all values have to be computed again, and assumes that they
 	// will be.
@@ -80,7 +80,7 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 type submitted struct{}
 
 func (submitted) value(int32) int64 { return 0 }
-func (submitted) begun(int32)       {}
+func (submitted) started(int32)     {}
 func (submitted) gone(int32)        {}
 func (submitted) again() bool       { return false }
 
@@ -88,7 +88,7 @@ func (submitted) again() bool       { return false }
 type shortest struct{ c *simulate.Cluster }
 
 func (o shortest) value(job int32) int64 { return int64(o.c.Estimate(job)) }
-func (shortest) begun(int32)             {}
+func (shortest) started(int32)           {}
 func (shortest) gone(int32)              {}
 func (shortest) again() bool             { return false }
 
@@ -191,7 +191,7 @@ func (s *scheduler) start(p *pool, k key) error {
 		return err
 	}
 	p.queue.remove(k)
-	s.order.begun(k.job)
+	s.order.started(k.job)
 	return nil
 }
 

@@ -114,10 +114,10 @@ func began(t *trace.Trace, job int) trace.Time { return t.Submit[job] + t.Waited
 // runIn has Slurm run jobs to their end, and reads what its accounting tells of them.
 func runIn(t *testing.T, box *slurmtest.Box, jobs []sleeper) *trace.Trace {
 	t.Helper()
-	begun := time.Now()
+	started := time.Now()
 	var ids []string
 	for i, j := range jobs {
-		time.Sleep(time.Until(begun.Add(time.Duration(j.submit * float64(time.Second)))))
+		time.Sleep(time.Until(started.Add(time.Duration(j.submit * float64(time.Second)))))
 		out, err := box.Run("sbatch", "--parsable", fmt.Sprintf("--nodes=%d", j.nodes), fmt.Sprintf("--time=%d", j.limit), "--output=/dev/null", "--wrap", fmt.Sprintf("exec sleep %g", j.run))
 		if err != nil {
 			t.Fatalf("job %d: %v\n%s", i, err, out)

@@ -41,11 +41,11 @@ func fromRecords(records iter.Seq2[*record.Task, error], path, format, step stri
 			return nil, err
 		}
 		n++
-		if r.Ended.IsZero() || r.Started.IsZero() || r.Ended.Before(r.Started) {
+		if r.Finished.IsZero() || r.Started.IsZero() || r.Finished.Before(r.Started) {
 			b.t.Read.leave("never started")
 			continue
 		}
-		e := entry{number: int64(r.Task), submit: Time(r.Queued.UnixMilli()), run: FromDuration(r.Ended.Sub(r.Started)),
+		e := entry{number: int64(r.Task), submit: Time(r.Queued.UnixMilli()), run: FromDuration(r.Finished.Sub(r.Started)),
 			cores: int64(r.Cores), account: r.Group, hasWaited: true, waited: max(FromDuration(r.Started.Sub(r.Queued)), 0)}
 		held := r.Memory
 		if e.cores == 0 {

@@ -146,7 +146,7 @@ func (s *sacct) job(n int, line string) {
 		e.submit = eligible
 	}
 	start, started := s.moment(get("start"))
-	end, ended := s.moment(get("end"))
+	end, finished := s.moment(get("end"))
 	elapsed, told := slurmTime(get("elapsed"))
 	if raw, err := strconv.ParseInt(get("elapsedraw"), 10, 40); err == nil {
 		elapsed, told = Time(raw)*Second, true
@@ -156,10 +156,10 @@ func (s *sacct) job(n int, line string) {
 	case !started:
 		s.t.Read.leave("never started")
 		return
-	case !ended && unfinished(state):
+	case !finished && unfinished(state):
 		s.t.Read.leave("had not ended")
 		return
-	case ended && end >= start:
+	case finished && end >= start:
 		e.run = end - start
 	case told:
 		e.run = elapsed
@@ -167,7 +167,7 @@ func (s *sacct) job(n int, line string) {
 		s.t.Read.bad(n, "neither an end nor a time elapsed", "")
 		return
 	}
-	if ended && told && elapsed < e.run {
+	if finished && told && elapsed < e.run {
 		e.run = elapsed // it was suspended for a while
 	}
 	e.waited, e.hasWaited = max(start-e.submit, 0), true

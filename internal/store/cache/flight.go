@@ -201,11 +201,11 @@ func (f *flight) land(p priority) (here bool) {
 func (f *flight) fetch() {
 	for {
 		u := f.origin()
-		begun := time.Now()
+		started := time.Now()
 		content, err := u.fetch(f.digest, f.size)
 		switch {
 		case err == nil:
-			f.owner.stats.fetched(f.first(), f.size, time.Since(begun))
+			f.owner.stats.fetched(f.first(), f.size, time.Since(started))
 		case u.ctx.Err() != nil && f.origin().ctx.Err() == nil:
 			continue
 		default:

@@ -205,16 +205,16 @@ func TestReadersWaitForParts(t *testing.T) {
 	tr := openTree(t, c, s.digest, w)
 	waitFor(t, "the index page", func() bool { return tr.pages[0].Load() != nil })
 	settle(t, c)
-	begun, open := make(chan struct{}), make(chan struct{})
+	started, open := make(chan struct{}), make(chan struct{})
 	w.gate = func(d object.Digest) {
 		if d == p.Bundles[0].Digest {
-			close(begun)
+			close(started)
 			<-open
 		}
 	}
 	errs := make(chan error)
 	go func() { errs <- tr.Prefetch(t.Context(), p, 0, nil) }()
-	<-begun
+	<-started
 	pgOf := func() *page { pg, _ := tr.loadedPageOf(chunk); return pg }
 	waitFor(t, "the promise", func() bool {
 		off, n := s.block(chunk, 2)

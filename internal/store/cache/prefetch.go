@@ -67,9 +67,9 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 // prefetchAll calls planned when readers can see which parts bundles will bring, and
 // brought when some bytes of a bundle have been received.
 func (t *Tree) prefetchAll(c *batch, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int, here int64)) error {
-	var begun map[object.Digest]*early
+	var started map[object.Digest]*early
 	if l == nil {
-		begun = c.fetchEarly(p.Bundles)
+		started = c.fetchEarly(p.Bundles)
 	}
 	if err := t.loadPages(c, p); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (t *Tree) prefetchAll(c *batch, p *tree.Profile, l *rate.Limiter, planned f
 	if err != nil {
 		return err
 	}
-	bundles, err := c.promise(p, begun, brought)
+	bundles, err := c.promise(p, started, brought)
 	planned()
 	if err != nil {
 		return err
@@ -220,24 +220,24 @@ func (c *batch) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 	if c.t.c.chunks.Load() > 0 {
 		return nil
 	}
-	begun := map[object.Digest]*early{}
+	started := map[object.Digest]*early{}
 	var bytes int64
 	for _, b := range list {
 		if bytes += b.Size; bytes > c.t.c.o.Window {
 			break
 		}
-		if begun[b.Digest] != nil {
+		if started[b.Digest] != nil {
 			continue
 		}
 		e := &early{done: make(chan struct{})}
-		begun[b.Digest] = e
+		started[b.Digest] = e
 		u := c.t.use()
 		c.wg.Go(func() {
 			defer close(e.done)
 			e.content, e.err = u.stream(b.Digest, b.Size, e.got)
 		})
 	}
-	return begun
+	return started
 }
 
 // fetch returns the bundle's content, and calls take with the bytes received so far
@@ -261,9 +261,9 @@ func (b *bundle) fetch(u use, take func(soFar []byte)) ([]byte, error) {
 // promise registers the results of all bundles before any of them is fetched: whole
 // chunks as flights, parts as expected. A reader that needs one of these waits for its
 // bundle, which is then fetched first, and does not fetch the chunk separately.
-func (c *batch) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
+func (c *batch) promise(p *tree.Profile, started map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
 	p.InBundles(func(number int, one tree.Bundle, parts []tree.Part) bool {
-		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]chan struct{}{},
+		b := &bundle{Bundle: one, early: started[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]chan struct{}{},
 			brought: func(here int64) { brought(number, here) }}
 		for _, part := range parts {
 			var pg *page
@@ -272,7 +272,7 @@ func (c *batch) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 			}
 			b.slices = append(b.slices, slice{target{c.t, pg, part.Chunk - pg.first}, part})
 		}
-		delete(begun, one.Digest)
+		delete(started, one.Digest)
 		b.download = &download{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
 		if c.t.joinBundle(b, c.before) {
 			bundles = append(bundles, b)

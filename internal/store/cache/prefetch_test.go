@@ -136,10 +136,10 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
 	settle(t, c)
-	begun, open := make(chan struct{}), make(chan struct{})
+	started, open := make(chan struct{}), make(chan struct{})
 	w.gate = func(d object.Digest) {
 		if d == p.Bundles[0].Digest {
-			close(begun)
+			close(started)
 			<-open
 		}
 	}
@@ -151,7 +151,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
 		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}, func(int, int64) {}))
 	}()
-	<-begun
+	<-started
 	for _, i := range []int{9, 7, 8} {
 		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
 	}
@@ -406,10 +406,10 @@ func TestReadersWaitForABundle(t *testing.T) {
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
 	settle(t, c)
-	begun, open := make(chan struct{}), make(chan struct{})
+	started, open := make(chan struct{}), make(chan struct{})
 	w.gate = func(d object.Digest) {
 		if d == p.Bundles[0].Digest {
-			close(begun)
+			close(started)
 			<-open
 		}
 	}
@@ -417,7 +417,7 @@ func TestReadersWaitForABundle(t *testing.T) {
 	go func() {
 		errs <- tr.Prefetch(t.Context(), p, 0, nil)
 	}()
-	<-begun
+	<-started
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -21,11 +21,11 @@ const (
 
 // stream is a sequence of reads in order of the image.
 type stream struct {
-	begun int64  // offset of its first read
-	next  int64  // expected offset of the next read
-	run   int64  // bytes read in order so far
-	asked int64  // chunks up to here were requested
-	used  uint64 // number of the read that last belonged to it
+	started int64  // offset of its first read
+	next    int64  // expected offset of the next read
+	run     int64  // bytes read in order so far
+	asked   int64  // chunks up to here were requested
+	used    uint64 // number of the read that last belonged to it
 }
 
 type streams struct {
@@ -64,7 +64,7 @@ func (s *streams) saw(off, n, window int64, file func(off int64) (begin, end int
 			s.list = append(s.list, stream{})
 			oldest = &s.list[len(s.list)-1]
 		}
-		*oldest = stream{begun: off, next: off + n, run: n, used: s.reads}
+		*oldest = stream{started: off, next: off + n, run: n, used: s.reads}
 		st = oldest
 	} else {
 		st.used = s.reads
@@ -77,7 +77,7 @@ func (s *streams) saw(off, n, window int64, file func(off int64) (begin, end int
 		return 0, 0
 	}
 	from, to = max(st.asked, st.next), st.next+min(st.run, window)
-	if begin, end := file(st.next - 1); st.begun >= begin {
+	if begin, end := file(st.next - 1); st.started >= begin {
 		to = min(to, end)
 	}
 	if to <= from {

@@ -64,7 +64,7 @@ type Checker struct {
 
 	mu       sync.Mutex
 	bad      error    // the first unsound structure; then nothing else passes
-	begun    bool     // the superblock is sound
+	started  bool     // the superblock is sound
 	seen     []uint64 // as shown, and the blocks that are being checked
 	slots    []*[slotsPerBlock]slot
 	queue    []int64 // structures to check: positions of inodes, and blocks (as -1-n)
@@ -294,7 +294,7 @@ func (c *Checker) number(pos int64) string {
 // check checks every known structure in the blocks first to last. What an error of the
 // reader interrupts stays in the queue for the next call.
 func (c *Checker) check(first, last int64) error {
-	if !c.begun {
+	if !c.started {
 		if err := c.begin(); err != nil {
 			return err
 		}
@@ -446,7 +446,7 @@ func (c *Checker) begin() error {
 	if err := c.claim(0, c.sharedTo, false); err != nil {
 		return err
 	}
-	c.begun = true
+	c.started = true
 	return c.name(nil, root, root, modeDir, 0)
 }
 
@@ -779,8 +779,8 @@ func (c *Checker) xattrs(at place, b []byte) error {
 	return nil
 }
 
-// xattr returns the name and the size of the xattr at the beginning of b, which has at
-// least the first four bytes, and the name if that is within.
+// xattr returns the name of the xattr at the beginning of b, and the size of the xattr. It
+// refuses a name that does not end within b. b has at least four bytes.
 func (c *Checker) xattr(at place, b []byte) (name string, size int, err error) {
 	length := xattrSize + int(b[0])
 	if length > len(b) {

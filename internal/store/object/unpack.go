@@ -18,11 +18,11 @@ type Unpacker struct {
 	got  func(soFar []byte)
 	done chan struct{} // closed when the decoder has ended
 
-	mu     sync.Mutex
-	change *sync.Cond
-	stored []byte
-	at     int // number of bytes of stored that are decoded
-	ended  bool
+	mu       sync.Mutex
+	change   *sync.Cond
+	stored   []byte
+	at       int // number of bytes of stored that are decoded
+	finished bool
 
 	// Valid once done is closed.
 	content []byte
@@ -60,7 +60,7 @@ func (u *Unpacker) More(stored []byte) {
 // [CorruptError] where the bytes received are not the whole object.
 func (u *Unpacker) End() ([]byte, error) {
 	u.mu.Lock()
-	u.ended = true
+	u.finished = true
 	u.change.Signal()
 	u.mu.Unlock()
 	<-u.done
@@ -71,7 +71,7 @@ func (u *Unpacker) End() ([]byte, error) {
 func (u *Unpacker) Read(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for u.at == len(u.stored) && !u.ended {
+	for u.at == len(u.stored) && !u.finished {
 		u.change.Wait()
 	}
 	if u.at == len(u.stored) {

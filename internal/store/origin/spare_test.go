@@ -35,13 +35,13 @@ func TestSpareConnections(t *testing.T) {
 			}
 			return c
 		}
-		count := func(what string, dialled, ended int) {
+		count := func(what string, dialled, finished int) {
 			t.Helper()
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			if len(theirs) != dialled || closed != ended {
-				t.Errorf("%s: %d were dialled, %d closed; want %d and %d", what, len(theirs), closed, dialled, ended)
+			if len(theirs) != dialled || closed != finished {
+				t.Errorf("%s: %d were dialled, %d closed; want %d and %d", what, len(theirs), closed, dialled, finished)
 			}
 		}
 		used := []net.Conn{dial()}

@@ -369,10 +369,10 @@ func (f *farm) run(t *testing.T, clients int, proxies ...string) (rss, fds, earl
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
-	for ended := false; !ended; {
+	for finished := false; !finished; {
 		select {
 		case <-done:
-			ended = true
+			finished = true
 		case <-time.After(200 * time.Millisecond):
 		}
 		rss, fds = max(rss, f.metric(t, "process_resident_memory_bytes")), max(fds, f.metric(t, "process_open_fds"))

@@ -140,7 +140,7 @@ func (s *Server) Limit() int { return s.limit }
 func (s *Server) Serve(ctx context.Context) error {
 	side := &http.Server{ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog, ConnState: bounded.State(nil)}
-	ended := make(chan error, 2)
+	finished := make(chan error, 2)
 	perAddress := s.o.PerAddress
 	if perAddress <= 0 {
 		perAddress = max(s.limit/2, min(s.limit, few))
@@ -149,9 +149,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	running := 1
 	go func() {
 		if s.server.TLSConfig != nil {
-			ended <- s.server.ServeTLS(limited, "", "")
+			finished <- s.server.ServeTLS(limited, "", "")
 		} else {
-			ended <- s.server.Serve(limited)
+			finished <- s.server.Serve(limited)
 		}
 	}()
 	if s.metrics != nil {
@@ -159,14 +159,14 @@ func (s *Server) Serve(ctx context.Context) error {
 		mux.Handle("GET /metrics", s.h.o.Tokens.Guard("premix store", s.h.metrics))
 		side.Handler = s.metrics.Protect(mux)
 		running++
-		go func() { ended <- side.Serve(bounded.New(s.metrics, bounded.Options{Total: metricsMost})) }()
+		go func() { finished <- side.Serve(bounded.New(s.metrics, bounded.Options{Total: metricsMost})) }()
 	}
 	flush := time.NewTicker(time.Second)
 	defer flush.Stop()
 	var errs []error
 	for stopping := false; !stopping; {
 		select {
-		case err := <-ended:
+		case err := <-finished:
 			errs = append(errs, err)
 			running--
 			stopping = true
@@ -195,7 +195,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	both.Wait()
 	for range running {
-		errs = append(errs, <-ended)
+		errs = append(errs, <-finished)
 	}
 	for i, err := range errs {
 		if errors.Is(err, http.ErrServerClosed) {

@@ -19,20 +19,20 @@ type Bootstrap struct {
 	keys  []tree.PublicKey
 	head  *tree.Bootstrap // does not change once set, but for its objects
 
-	mu      sync.Mutex
-	reader  *tree.BootstrapReader
-	soFar   []byte        // of the file, as received
-	woken   int           // length of soFar when changed was closed last
-	changed chan struct{} // closed, and replaced, when more has come
-	ended   bool          // no more is received
-	given   map[object.Digest]bool
+	mu       sync.Mutex
+	reader   *tree.BootstrapReader
+	soFar    []byte        // of the file, as received
+	woken    int           // length of soFar when changed was closed last
+	changed  chan struct{} // closed, and replaced, when more has come
+	finished bool          // no more is received
+	given    map[object.Digest]bool
 }
 
 // take decodes the bytes received, and reports whether the head is complete.
-func (o *Bootstrap) take(soFar []byte, ended bool) (head bool, err error) {
+func (o *Bootstrap) take(soFar []byte, finished bool) (head bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(soFar) < len(o.soFar) && !ended {
+	if len(soFar) < len(o.soFar) && !finished {
 		if o.head != nil {
 			return true, nil // the transfer began again; more will come
 		}
@@ -49,7 +49,7 @@ func (o *Bootstrap) take(soFar []byte, ended bool) (head bool, err error) {
 		o.reader.Files = nil
 		o.head = &known
 	}
-	if ended && err == nil && o.head == nil {
+	if finished && err == nil && o.head == nil {
 		err = &tree.InvalidError{What: "bootstrap", Reason: "it ends within its head"}
 	}
 	if len(o.reader.Objects) > objects || len(soFar) >= o.woken+step {
@@ -67,7 +67,7 @@ const step = 24 << 10
 func (o *Bootstrap) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ended, o.soFar = true, nil
+	o.finished, o.soFar = true, nil
 	o.wake()
 }
 
@@ -87,11 +87,11 @@ func (r *Resolver) askBootstrap(ctx context.Context, from origin.Opener, ref tre
 	// how long that may take.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	damaged := false // nothing more is decoded
-	take := func(soFar []byte, ended bool) {
+	take := func(soFar []byte, finished bool) {
 		if damaged {
 			return
 		}
-		here, err := o.take(soFar, ended)
+		here, err := o.take(soFar, finished)
 		if err != nil {
 			damaged = true
 			if !here {
@@ -228,7 +228,7 @@ func (o *Bootstrap) await(ctx context.Context, d object.Digest, beyond int) (sto
 				return part, false
 			}
 		}
-		if o.ended || !slices.Contains(o.head.Later, d) {
+		if o.finished || !slices.Contains(o.head.Later, d) {
 			break
 		}
 		changed := o.changed

@@ -64,12 +64,12 @@ type Nodes struct {
 // pod is a pod of this kubelet.
 type pod struct {
 	*corev1.Pod
-	mu      sync.Mutex
-	group   int    // of processes; 0: it has not started
-	deleted bool   // it must end
-	reason  string // of the call of Kill, if any
-	ended   chan struct{}
-	over    bool // its end was reported; guarded by the kubelet's mu
+	mu       sync.Mutex
+	group    int    // of processes; 0: it has not started
+	deleted  bool   // it must end
+	reason   string // of the call of Kill, if any
+	finished chan struct{}
+	over     bool // its end was reported; guarded by the kubelet's mu
 }
 
 // StartKubelet registers nodes and runs their pods until the box is closed or Stop is
@@ -160,7 +160,7 @@ func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 			}
 			return
 		}
-		have = &pod{Pod: p, ended: make(chan struct{})}
+		have = &pod{Pod: p, finished: make(chan struct{})}
 		k.pods[p.UID] = have
 		k.done.Go(func() { k.run(ctx, have) })
 	}
@@ -194,7 +194,7 @@ func (p *pod) end(grace time.Duration) {
 	_ = syscall.Kill(-p.group, syscall.SIGTERM) // it may have ended
 	go func() {
 		select {
-		case <-p.ended:
+		case <-p.finished:
 		case <-time.After(grace):
 			p.kill("")
 		}
@@ -265,7 +265,7 @@ func (k *Kubelet) Stop() {
 
 // run runs a pod to its end and reports it.
 func (k *Kubelet) run(ctx context.Context, p *pod) {
-	defer close(p.ended)
+	defer close(p.finished)
 	started := metav1.Now()
 	running := &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: p.Spec.Containers[0].Name, Image: p.Spec.Containers[0].Image, Ready: true,
@@ -296,14 +296,14 @@ func (k *Kubelet) run(ctx context.Context, p *pod) {
 	if ctx.Err() != nil {
 		return // the node is lost, and reports nothing
 	}
-	ended := running.DeepCopy()
-	ended.Phase = corev1.PodSucceeded
+	finished := running.DeepCopy()
+	finished.Phase = corev1.PodSucceeded
 	if last.ExitCode != 0 {
-		ended.Phase = corev1.PodFailed
+		finished.Phase = corev1.PodFailed
 	}
-	ended.ContainerStatuses[0].Ready = false
-	ended.ContainerStatuses[0].State = corev1.ContainerState{Terminated: last}
-	k.report(ctx, p, ended)
+	finished.ContainerStatuses[0].Ready = false
+	finished.ContainerStatuses[0].State = corev1.ContainerState{Terminated: last}
+	k.report(ctx, p, finished)
 	k.mu.Lock()
 	p.over = true
 	p.mu.Lock()

@@ -41,8 +41,8 @@ type Box struct {
 }
 
 type daemon struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
+	cmd      *exec.Cmd
+	finished chan struct{}
 }
 
 // patience is the time to wait for a daemon on a slow machine.
@@ -364,10 +364,10 @@ func (b *Box) StartDaemon(name string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	d := &daemon{cmd: cmd, ended: make(chan struct{})}
+	d := &daemon{cmd: cmd, finished: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // the status does not matter
-		close(d.ended)
+		close(d.finished)
 	}()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -382,7 +382,7 @@ func (b *Box) PID(name string) int {
 		return 0
 	}
 	select {
-	case <-d.ended:
+	case <-d.finished:
 		return 0
 	default:
 		return d.cmd.Process.Pid
@@ -400,7 +400,7 @@ func (b *Box) daemon(name string) *daemon {
 func (b *Box) Kill(name string) {
 	if d := b.daemon(name); d != nil {
 		_ = d.cmd.Process.Kill() // it may be gone
-		<-d.ended
+		<-d.finished
 	}
 }
 
@@ -465,10 +465,10 @@ func (b *Box) stopAll(but string) {
 		}
 		_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
 		select {
-		case <-d.ended:
+		case <-d.finished:
 		case <-time.After(5 * time.Second):
 			_ = d.cmd.Process.Kill()
-			<-d.ended
+			<-d.finished
 		}
 	}
 }

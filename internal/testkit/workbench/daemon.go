@@ -62,20 +62,20 @@ func (d *Daemon) Stop() error {
 	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		return nil // it has ended
 	}
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, d.lines)
 		_ = d.cmd.Wait()
-		close(ended)
+		close(finished)
 	}()
 	select {
-	case <-ended:
+	case <-finished:
 	case <-time.After(5 * time.Second):
 		// nydusd does not end while its prefetch waits.
 		if err := unix.Kill(-d.cmd.Process.Pid, unix.SIGKILL); err != nil {
 			return os.NewSyscallError("kill", err)
 		}
-		<-ended
+		<-finished
 	}
 	return nil
 }

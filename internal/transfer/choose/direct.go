@@ -333,7 +333,7 @@ func noRoom(size, free int64) error {
 
 // every calls do at an interval until it is stopped.
 func every(interval time.Duration, do func()) (stop func()) {
-	ended, gone := make(chan struct{}), make(chan struct{})
+	finished, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
 		t := time.NewTicker(interval)
@@ -342,10 +342,10 @@ func every(interval time.Duration, do func()) (stop func()) {
 			select {
 			case <-t.C:
 				do()
-			case <-ended:
+			case <-finished:
 				return
 			}
 		}
 	}()
-	return func() { close(ended); <-gone }
+	return func() { close(finished); <-gone }
 }

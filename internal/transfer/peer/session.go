@@ -74,16 +74,16 @@ type Session struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
-	// ended is closed when ssh has ended, and lost if it ended without being asked to.
-	ended, lost chan struct{}
-	closing     atomic.Bool
-	hurry       atomic.Bool
-	begun       *time.Timer // kills a session that does not begin in time; stopped by the first line
-	said        *lockedBuffer
-	mark        string
-	port        uint16
-	at          string // see Address
-	temp        string // see Temp
+	// finished is closed when ssh has ended, and lost if it ended without being asked to.
+	finished, lost chan struct{}
+	closing        atomic.Bool
+	hurry          atomic.Bool
+	started        *time.Timer // kills a session that does not begin in time; stopped by the first line
+	said           *lockedBuffer
+	mark           string
+	port           uint16
+	at             string // see Address
+	temp           string // see Temp
 
 	mu   sync.Mutex
 	dead error
@@ -140,7 +140,7 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 	}
 	words = append(words, l.Peer(), "exec sh")
 	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text(),
-		ended: make(chan struct{}), lost: make(chan struct{})}
+		finished: make(chan struct{}), lost: make(chan struct{})}
 	// Do not pass on Ctrl-C: the session is needed to clean up.
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	s.cmd.Env = owner.Environ()
@@ -162,14 +162,14 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 		out.Close()
 		return nil, "", &UnreachableError{Peer: l.Peer(), Err: err}
 	}
-	s.begun = time.AfterFunc(beginTime, s.kill)
+	s.started = time.AfterFunc(beginTime, s.kill)
 	go func() {
 		_ = s.cmd.Wait() // its output has the better reason
-		s.begun.Stop()
+		s.started.Stop()
 		if !s.closing.Load() {
 			close(s.lost)
 		}
-		close(s.ended)
+		close(s.finished)
 	}()
 	text, err := s.do(ctx, begin, `temp=$(umask 077; mktemp -d 2>/dev/null); echo "$temp"; echo "$SSH_CONNECTION"; `+shell(script))
 	var status *ScriptError
@@ -232,7 +232,7 @@ func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 		if err != nil {
 			return "", s.broke(ctx, err)
 		}
-		s.begun.Stop()
+		s.started.Stop()
 		if status, ok := strings.CutPrefix(l, s.mark+" "); ok {
 			text := strings.TrimSuffix(b.String(), "\n")
 			if n, err := strconv.Atoi(strings.TrimSpace(status)); err != nil || n != 0 {
@@ -391,7 +391,7 @@ func (s *Session) patience() time.Duration {
 // kill ends ssh at once.
 func (s *Session) kill() {
 	select {
-	case <-s.ended: // its process id may be in use again
+	case <-s.finished: // its process id may be in use again
 	default:
 		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
 	}
@@ -400,10 +400,10 @@ func (s *Session) kill() {
 // await waits for the end of ssh, and kills it after patience.
 func (s *Session) await(patience time.Duration) {
 	select {
-	case <-s.ended:
+	case <-s.finished:
 	case <-time.After(patience):
 		s.kill()
-		<-s.ended
+		<-s.finished
 	}
 }
 

@@ -86,14 +86,14 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 	streams := func(do func(*stream) error) {
 		setup(func(s *stream) { x.join(s, do) })
 	}
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
 		if q.Send {
 			more := func(n int) error {
 				return ctl.send(kindGrow, binary.LittleEndian.AppendUint32(nil, uint32(n)))
 			}
 			_, err := x.send(at, q.Start, nil, q.Streams > 0, streams, more)
-			ended <- err
+			finished <- err
 			return
 		}
 		var have []string
@@ -106,20 +106,20 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 		}
 		if err != nil {
 			close(x.told)
-			ended <- x.settle(err)
+			finished <- x.settle(err)
 			return
 		}
 		_, err = x.receive(at, have, how, hooks{done: done}, streams, func(int) error { return errForm })
-		ended <- err
+		finished <- err
 	}()
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		return err
 	case <-x.ctx.Done():
 	}
 	// A goroutine may be blocked writing to a connection that is not read.
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		return err
 	case <-time.After(2 * lastWords):
 		return context.Cause(x.ctx)

@@ -33,16 +33,16 @@ type receiver struct {
 	received atomic.Int64
 	writing  sync.RWMutex // held for reading while a file is written to; taken before mu
 
-	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // signals changes of entries, pending and ended, or the end of the context
-	root    *os.Root
-	group   fs.FileMode // ModeSetgid if directories inherit it from their parent
-	entries []*target
-	dirs    []*target // their modes are set at the end
-	pending int       // number of incomplete files
-	sum     sum       // of the complete files
-	ended   *totals
-	lost    failures
+	mu       sync.Mutex // guards the fields below
+	changed  sync.Cond  // signals changes of entries, pending and ended, or the end of the context
+	root     *os.Root
+	group    fs.FileMode // ModeSetgid if directories inherit it from their parent
+	entries  []*target
+	dirs     []*target // their modes are set at the end
+	pending  int       // number of incomplete files
+	sum      sum       // of the complete files
+	finished *totals
+	lost     failures
 }
 
 // target is an entry at the receiver.
@@ -574,7 +574,7 @@ func (r *receiver) take(ctx context.Context, s *stream) error {
 func (r *receiver) end(t *totals) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = t
+	r.finished = t
 	r.changed.Broadcast()
 }
 
@@ -587,13 +587,13 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	})
 	defer stop()
 	r.mu.Lock()
-	for r.ended == nil || r.pending > 0 {
+	for r.finished == nil || r.pending > 0 {
 		if ctx.Err() != nil {
 			break
 		}
 		r.changed.Wait()
 	}
-	t := r.ended
+	t := r.finished
 	whole := t != nil && len(r.entries) == t.Entries && r.sum == t.Sum
 	r.mu.Unlock()
 	if ctx.Err() != nil {
@@ -618,7 +618,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	return t, fault(r.sync())
 }
 
-// alone returns an error if there are files that are not entries.
+// alone returns an error if the destination of a resumed copy has a file that the source lacks.
 func (r *receiver) alone() error {
 	if !r.resumed || r.entries[0].kind != entryDir {
 		return nil

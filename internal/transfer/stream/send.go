@@ -359,7 +359,7 @@ func (g *group) add(ctx context.Context, i uint32, size int64) error {
 	return g.s.cutByPlace(ctx, i, g)
 }
 
-// flush offers the collected files.
+// flush sends the digests of the collected small files to the receiver, in the background.
 func (g *group) flush(ctx context.Context) error {
 	if len(g.small) == 0 {
 		return nil
@@ -698,8 +698,8 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 	defer t.Stop()
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	for begun := 0; ; {
-		if begun >= early {
+	for started := 0; ; {
+		if started >= early {
 			select {
 			case <-s.first:
 				return nil
@@ -708,7 +708,7 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			begun = -1
+			started = -1
 		}
 		select {
 		case <-s.first: // which the other select may miss
@@ -737,8 +737,8 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 		if err := s.ctl.send(kindData, b); err != nil {
 			return err
 		}
-		if begun >= 0 {
-			begun += len(b)
+		if started >= 0 {
+			started += len(b)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (x *session) close() {
 }
 
 // begin starts work in a goroutine, unless the copy is over.
-func (x *session) begin(do func() error) (begun bool) {
+func (x *session) begin(do func() error) (started bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over {

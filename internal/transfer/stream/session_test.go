@@ -19,9 +19,9 @@ func TestJoinLate(t *testing.T) {
 	for range 200 {
 		x := newSession(t.Context(), newControl(strings.NewReader(""), io.Discard), time.Minute)
 		x.work.Go(func() error { return failed })
-		var open, begun atomic.Int64
+		var open, started atomic.Int64
 		do := func() error {
-			begun.Add(1)
+			started.Add(1)
 			open.Add(1)
 			defer open.Add(-1)
 			<-x.ctx.Done()
@@ -39,12 +39,12 @@ func TestJoinLate(t *testing.T) {
 		if err := x.work.Wait(); err != failed {
 			t.Fatal(err)
 		}
-		then := begun.Load()
+		then := started.Load()
 		if n := open.Load(); n != 0 {
 			t.Fatalf("%d are still at work", n)
 		}
 		late.Wait()
-		if x.begin(do) || begun.Load() != then {
+		if x.begin(do) || started.Load() != then {
 			t.Fatal("work began when the copy was over")
 		}
 	}

@@ -71,7 +71,7 @@ type Server struct {
 // visit is one copy at the server. Its first connection creates it.
 type visit struct {
 	led        bool          // its control connection has come; guarded by the server's mu
-	begun      chan struct{} // closed when the request has been received
+	started    chan struct{} // closed when the request has been received
 	over       chan struct{} // closed when there will be no more streams
 	congestion string
 	join       func(*stream)
@@ -159,7 +159,7 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 	late := time.NewTimer(joinTime)
 	defer late.Stop()
 	select {
-	case <-v.begun:
+	case <-v.started:
 		t.begin()
 		congest(raw, v.congestion)
 		v.join(t)
@@ -179,7 +179,7 @@ func (s *Server) visit(id [visitSize]byte) *visit {
 	defer s.mu.Unlock()
 	v := s.visits[id]
 	if v == nil {
-		v = &visit{begun: make(chan struct{}), over: make(chan struct{})}
+		v = &visit{started: make(chan struct{}), over: make(chan struct{})}
 		s.visits[id] = v
 	}
 	return v
@@ -225,7 +225,7 @@ func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *vis
 	} else {
 		err = answer(ctx, ctl, &q, at, done, func(join func(*stream)) {
 			v.congestion, v.join = q.Congestion, join
-			close(v.begun)
+			close(v.started)
 		})
 	}
 	what := "gave"

@@ -30,11 +30,11 @@ func stand(t *testing.T, s *Server) (address string, stop func()) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx, l.(*net.TCPListener)) }()
+	finished := make(chan error, 1)
+	go func() { finished <- s.Run(ctx, l.(*net.TCPListener)) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-finished; err != nil {
 			t.Errorf("the server: %v", err)
 		}
 	})

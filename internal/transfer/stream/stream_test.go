@@ -406,8 +406,8 @@ func TestDoor(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined := make(chan *stream, 4)
-	ended := make(chan struct{})
-	go func() { d.wait("", func(s *stream) { joined <- s }); close(ended) }()
+	finished := make(chan struct{})
+	go func() { d.wait("", func(s *stream) { joined <- s }); close(finished) }()
 	address := d.listener.Addr().String()
 	for _, c := range []struct {
 		name                string
@@ -433,7 +433,7 @@ func TestDoor(t *testing.T) {
 		s.raw.Close()
 	}
 	d.listener.Close()
-	<-ended
+	<-finished
 	if len(joined) != 0 {
 		t.Error("somebody has joined who should not")
 	}

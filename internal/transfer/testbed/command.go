@@ -60,7 +60,7 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	// Do not wait for files that a remaining daemon keeps open.
 	cmd.WaitDelay = grace
 	r := &Ran{Begin: time.Now()}
-	started, ended := make(chan error, 1), make(chan error, 1)
+	started, finished := make(chan error, 1), make(chan error, 1)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that started the process ends, so this
 		// thread must stay until the process has ended.
@@ -68,7 +68,7 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		if started <- err; err == nil {
-			ended <- cmd.Wait()
+			finished <- cmd.Wait()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -106,7 +106,7 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	for over := false; !over; {
 		over = true
 		select {
-		case err = <-ended:
+		case err = <-finished:
 		case <-clock.C:
 			r.Cause, r.Error = transfer.CauseTimeout, fmt.Sprintf("it had not ended after %s, and was killed with all its children", limits.Time)
 		case <-look:
@@ -125,11 +125,11 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	if r.Cause != "" {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM) // the group may be gone by now
 		select {
-		case err = <-ended:
+		case err = <-finished:
 		case <-time.After(grace):
 			_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 			sweep(id)
-			err = <-ended
+			err = <-finished
 		}
 	}
 	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)

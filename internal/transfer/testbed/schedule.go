@@ -60,21 +60,21 @@ func (s Schedule) Next(now time.Time) time.Time {
 //	{"begun":"2026-01-02T03:04:05Z"}
 const scheduleFile = "schedule.json"
 
-// Begun returns when the schedule of a directory of results began. If it has none, it
+// Started returns when the schedule of a directory of results began. If it has none, it
 // begins now.
 func Begun(dir string, now time.Time) (time.Time, error) {
 	var v struct {
-		Begun time.Time `json:"begun"`
+		Started time.Time `json:"begun"`
 	}
 	path := filepath.Join(dir, scheduleFile)
 	text, err := os.ReadFile(path)
-	if err == nil && json.Unmarshal(text, &v) == nil && !v.Begun.IsZero() {
-		return v.Begun, nil
+	if err == nil && json.Unmarshal(text, &v) == nil && !v.Started.IsZero() {
+		return v.Started, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return now, err
 	}
-	v.Begun = now.UTC()
+	v.Started = now.UTC()
 	if text, err = json.Marshal(v); err != nil {
 		return now, err
 	}

@@ -183,11 +183,11 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	begun, err := Begun(dir, at("2026-01-01 00:00"))
-	if err != nil || !begun.Equal(at("2026-01-01 00:00")) {
-		t.Fatal(begun, err)
+	started, err := Begun(dir, at("2026-01-01 00:00"))
+	if err != nil || !started.Equal(at("2026-01-01 00:00")) {
+		t.Fatal(started, err)
 	}
-	if again, err := Begun(dir, at("2026-02-01 00:00")); err != nil || !again.Equal(begun) {
+	if again, err := Begun(dir, at("2026-02-01 00:00")); err != nil || !again.Equal(started) {
 		t.Errorf("it began again at %s: %v", again, err)
 	}
 	text := s.Timer("campus", []string{"/usr/bin/premix", "100%", "it's"})

@@ -28,17 +28,17 @@ const (
 // Documentation/admin-guide/ cgroup-v1 and cgroup-v2.rst.
 type cgroups struct {
 	*machine
-	b     batch
-	tree  *cgroupTree
-	runOf func(pid string) string // returns the run directory of a premix process
-	tasks map[string]*taskState
-	begun bool
-	order []*taskState // the order of their turns
-	quick int          // index in order of the next quick turn
-	slow  int
-	files groupReader
-	known int // value of tree.changes at the last turn
-	walks int // value of tree.walks at the last turn
+	b       batch
+	tree    *cgroupTree
+	runOf   func(pid string) string // returns the run directory of a premix process
+	tasks   map[string]*taskState
+	started bool
+	order   []*taskState // the order of their turns
+	quick   int          // index in order of the next quick turn
+	slow    int
+	files   groupReader
+	known   int // value of tree.changes at the last turn
+	walks   int // value of tree.walks at the last turn
 }
 
 // taskState holds the counters and series of one task's cgroup.
@@ -119,11 +119,11 @@ func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) err
 
 // follow adds new tasks, and removes tasks that are gone.
 func (c *cgroups) follow() {
-	old := !c.begun // cgroups found in the first turn existed before it
-	if c.begun && c.known == c.tree.changes {
+	old := !c.started // cgroups found in the first turn existed before it
+	if c.started && c.known == c.tree.changes {
 		return
 	}
-	c.begun, c.known = true, c.tree.changes
+	c.started, c.known = true, c.tree.changes
 	if c.walks != c.tree.walks {
 		c.walks = c.tree.walks
 		c.files.renew()

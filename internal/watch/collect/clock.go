@@ -25,7 +25,7 @@ type Clock interface {
 }
 
 // realClock is the clock of the machine.
-type realClock struct{ begun time.Time }
+type realClock struct{ started time.Time }
 
 func (c realClock) Now() Moment {
 	for {
@@ -37,7 +37,7 @@ func (c realClock) Now() Moment {
 			ts = unix.Timespec{}
 		}
 		if time.Since(now) < 50*time.Millisecond {
-			return Moment{Wall: now.Round(0), Mono: now.Sub(c.begun), Boot: time.Duration(ts.Nano())}
+			return Moment{Wall: now.Round(0), Mono: now.Sub(c.started), Boot: time.Duration(ts.Nano())}
 		}
 	}
 }

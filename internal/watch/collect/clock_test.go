@@ -126,14 +126,14 @@ func watching(t *testing.T, c watch.Collector) (*fakeClock, *recorder, *turns) {
 	}
 	w.turns = append(w.turns, &turns{w: w, c: c, interval: time.Second})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		w.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		<-finished
 	})
 	answers(t, func() bool { return clock.waiting() == 2 })
 	return clock, sink, w.turns[0]

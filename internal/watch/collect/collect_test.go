@@ -652,9 +652,9 @@ func TestThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		w.Run(ctx)
 	}()
 	answers(t, func() bool {
@@ -672,7 +672,7 @@ func TestThisMachine(t *testing.T) {
 		return true
 	})
 	cancel()
-	<-ended
+	<-finished
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}

@@ -28,11 +28,11 @@ const hangsAfter = 5 * time.Second
 // one goroutine and nothing else: it is asked again only after it has answered.
 type mounts struct {
 	*machine
-	statfs func(path string, st *unix.Statfs_t) error
-	b      batch
-	known  kept[mount]
-	begun  bool // there was an earlier turn
-	quiet  chatter
+	statfs  func(path string, st *unix.Statfs_t) error
+	b       batch
+	known   kept[mount]
+	started bool // there was an earlier turn
+	quiet   chatter
 }
 
 // Containers and sandboxes mount and unmount all day. Of the changes within chatterTime,
@@ -117,7 +117,7 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 			added = true
 			return c.newMount(l)
 		})
-		if added && c.begun && c.quiet.tell(true) {
+		if added && c.started && c.quiet.tell(true) {
 			to.Event(c.event(now, "mount_added", fmt.Sprintf("%s was mounted on %s (%s).", l.Source, l.Path, l.Type)))
 		}
 		all = append(all, m)
@@ -128,7 +128,7 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 			to.Event(c.event(now, "mount_removed", fmt.Sprintf("%s is no longer mounted.", m.point)))
 		}
 	})
-	c.begun = true
+	c.started = true
 	// Half of the turn is for slow file systems, the other half to report them.
 	patience := time.Second
 	if end, ok := ctx.Deadline(); ok {

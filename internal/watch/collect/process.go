@@ -35,14 +35,14 @@ type processes struct {
 	users  map[uint32]string
 	open   map[uint32]*process // of which a thread has ended, by process id
 
-	mu     sync.Mutex // guards the rest
-	ended  float64
-	lost   bool                // the kernel's buffer was full and messages were dropped
-	failed error               // why no more messages are read
-	kin    map[int]bool        // whether a process belongs to premix, as found since the last turn
-	gone   [2]map[int]ancestor // processes that have ended, in this turn and the one before
-	wait   [2][]orphan         // whose parents ended before they could be checked, of this turn and the one before
-	rate   *counter
+	mu       sync.Mutex // guards the rest
+	finished float64
+	lost     bool                // the kernel's buffer was full and messages were dropped
+	failed   error               // why no more messages are read
+	kin      map[int]bool        // whether a process belongs to premix, as found since the last turn
+	gone     [2]map[int]ancestor // processes that have ended, in this turn and the one before
+	wait     [2][]orphan         // whose parents ended before they could be checked, of this turn and the one before
+	rate     *counter
 }
 
 // ancestor is a process that has ended.
@@ -222,7 +222,7 @@ func (c *processes) Collect(_ context.Context, now time.Time, to watch.Sink) err
 	clear(c.kin) // process ids are used again
 	c.gone = [2]map[int]ancestor{make(map[int]ancestor), c.gone[0]}
 	c.b.begin(now, c.now())
-	c.b.rate(c.rate, c.ended, 1)
+	c.b.rate(c.rate, c.finished, 1)
 	to.Samples(c.b.samples)
 	if c.lost {
 		c.lost = false
@@ -391,7 +391,7 @@ func (c *processes) judge(list []orphan, to watch.Sink) (rest []orphan) {
 
 // record reports a process to the sink. The caller holds mu.
 func (c *processes) record(t watch.Task, to watch.Sink) {
-	c.ended++
+	c.finished++
 	to.Task(t)
 }
 

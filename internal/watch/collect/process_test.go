@@ -168,12 +168,12 @@ func TestProcessesAreRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		c.Follow(ctx, b.sink)
 	}()
-	defer func() { cancel(); <-ended }()
+	defer func() { cancel(); <-finished }()
 
 	dir := t.TempDir()
 	link := func(name, to string) string {

@@ -71,7 +71,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 	cmd.WaitDelay = time.Second
 	var out, errs limited
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that started the program ends
@@ -81,7 +81,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			ended <- cmd.Wait()
+			finished <- cmd.Wait()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -89,12 +89,12 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 	}
 	var err error
 	select {
-	case err = <-ended:
+	case err = <-finished:
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // usually the group is empty
 	case <-ctx.Done():
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		killMarked(tag)
-		<-ended
+		<-finished
 		return out.String(), &hungError{name, time.Since(begun)}
 	}
 	if err != nil {

@@ -66,7 +66,7 @@ const maxLine = record.MaxLine
 
 // pull reports the changes since the last call, and returns how many tries ended and
 // failed. mono is the time by the clock that does not jump, now the wall time.
-func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err error) {
+func (r *run) pull(mono, now time.Time, to watch.Sink) (finished, failed int, err error) {
 	if _, err := os.Lstat(r.dir); err != nil {
 		return 0, 0, err
 	}
@@ -81,7 +81,7 @@ func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err e
 			done[t.Key] = true
 			delete(r.running, t.Key)
 			delete(r.missing, t.Key)
-			ended++
+			finished++
 			if !t.OK {
 				failed++
 			}
@@ -110,14 +110,14 @@ func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err e
 			delete(r.running, key)
 			delete(r.missing, key)
 			t.End, t.Exit, t.Reason = now.Add(-gone).UTC(), -1, "it ended without a record: its premix was killed"
-			ended, failed = ended+1, failed+1
+			finished, failed = finished+1, failed+1
 			to.Task(t)
 		}
 	}
-	if ended > 0 || len(r.running) > 0 {
+	if finished > 0 || len(r.running) > 0 {
 		r.changed = now
 	}
-	return ended, failed, errors.Join(errs...)
+	return finished, failed, errors.Join(errs...)
 }
 
 // journals returns the paths of all journals.
@@ -196,7 +196,7 @@ func (r *run) follow(path string, now time.Time, each func(rec *record.Task, hos
 			continue
 		}
 		rec := &record.Task{}
-		if json.Unmarshal(line, rec) == nil && rec.Task > 0 && !rec.Ended.IsZero() {
+		if json.Unmarshal(line, rec) == nil && rec.Task > 0 && !rec.Finished.IsZero() {
 			each(rec, host, int(st.Uid))
 		}
 	}
@@ -254,7 +254,7 @@ func (r *run) task(rec *record.Task, host string, owner int) watch.Task {
 	if !rec.OK() {
 		t.Reason = rec.Cause + ": " + rec.Error
 	}
-	t.Queued, t.Began, t.End = rec.Queued, rec.Started, rec.Ended
+	t.Queued, t.Began, t.End = rec.Queued, rec.Started, rec.Finished
 	t.Exit, t.OK = rec.Exit, rec.OK()
 	t.CPU, t.MaxRSS = rec.User+rec.System, rec.MaxRSS
 	t.Read, t.Written, t.WarmedIn = rec.ReadBytes, rec.WriteBytes, rec.Latency

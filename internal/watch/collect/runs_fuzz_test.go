@@ -42,9 +42,9 @@ func FuzzRuns(f *testing.F) {
 		}
 		now := time.Now()
 		r, sink := newRun(dir, "here", true, now), &tasksOnly{}
-		ended, failed, err := r.pull(now, now, sink)
-		if err != nil || failed > ended || ended != len(sink.list) {
-			t.Fatalf("%d ended, %d failed, %d tasks: %v", ended, failed, len(sink.list), err)
+		finished, failed, err := r.pull(now, now, sink)
+		if err != nil || failed > finished || finished != len(sink.list) {
+			t.Fatalf("%d ended, %d failed, %d tasks: %v", finished, failed, len(sink.list), err)
 		}
 		for _, task := range sink.list {
 			if task.Run != dir || !strings.HasPrefix(task.Key, dir+"#") || task.User != userName(os.Getuid()) {

@@ -154,9 +154,9 @@ func TestScriptThatHangsDelaysNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		w.Run(ctx)
 	}()
 	answers(t, func() bool {
@@ -177,7 +177,7 @@ func TestScriptThatHangsDelaysNobody(t *testing.T) {
 	n := turns()
 	answers(t, func() bool { return turns() > n+5 })
 	cancel()
-	<-ended
+	<-finished
 	if got := sink.kinds(); got != "script_killed" {
 		t.Errorf("events: %s", got)
 	}

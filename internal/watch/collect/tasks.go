@@ -55,7 +55,7 @@ type tasks struct {
 	taken   map[string]string // run directories by announcement that still exists
 	fd      int               // of inotify
 	wds     map[int32]string  // run directories by watch; "" is place
-	begun   bool
+	started bool
 	saved   time.Time
 	reached map[string]savedRun // positions at the previous save
 	ends    float64
@@ -138,9 +138,9 @@ func (c *tasks) Follow(ctx context.Context, to watch.Sink) {
 		return
 	}
 	defer unix.Close(stop[0])
-	ended := context.AfterFunc(ctx, func() { unix.Close(stop[1]) })
+	finished := context.AfterFunc(ctx, func() { unix.Close(stop[1]) })
 	defer func() {
-		if ended() {
+		if finished() {
 			unix.Close(stop[1])
 		}
 	}()
@@ -174,10 +174,10 @@ func (c *tasks) Close() error {
 
 // start opens inotify and the directory of announcements. The caller holds mu.
 func (c *tasks) start() error {
-	if c.begun {
+	if c.started {
 		return nil
 	}
-	c.begun = true
+	c.started = true
 	c.saved = c.now()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
@@ -418,8 +418,8 @@ func (c *tasks) pull(dir string, to watch.Sink) error {
 		return nil
 	}
 	c.watchRun(r) // directories may have been added since
-	ended, failed, err := r.pull(c.now(), c.wall(), to)
-	c.ends += float64(ended)
+	finished, failed, err := r.pull(c.now(), c.wall(), to)
+	c.ends += float64(finished)
 	c.fails += float64(failed)
 	if missing(err) && !slices.Contains(c.fixed, dir) {
 		// The directory was removed with all its records.
@@ -496,7 +496,7 @@ func (c *tasks) restore(r *run, s savedRun) {
 
 // save saves the positions of the previous call or, if last is true, the present ones.
 func (c *tasks) save(last bool) error {
-	if c.state == "" || !c.begun {
+	if c.state == "" || !c.started {
 		return nil
 	}
 	now := maps.Clone(c.resting)

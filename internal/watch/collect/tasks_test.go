@@ -58,10 +58,10 @@ func (r *runDir) append(name, text string) {
 	}
 }
 
-var begun = time.Date(2026, 11, 17, 12, 0, 0, 5e6, time.UTC)
+var started = time.Date(2026, 11, 17, 12, 0, 0, 5e6, time.UTC)
 
 func (r *runDir) record(n int) record.Task {
-	return record.Task{Task: n, Sample: fmt.Sprintf("s%d", n), Try: 1, Start: "fork", Reason: "it is proved", Queued: begun, Started: begun, Ended: begun.Add(5 * time.Millisecond),
+	return record.Task{Task: n, Sample: fmt.Sprintf("s%d", n), Try: 1, Start: "fork", Reason: "it is proved", Queued: started, Started: started, Finished: started.Add(5 * time.Millisecond),
 		User: 0.5, System: 0.25, MaxRSS: 9, ReadBytes: 10, WriteBytes: 11, Latency: 0.003}
 }
 
@@ -94,7 +94,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	engine.Announce(r.dir)
 	b.look(c)
 	want := watch.Task{Key: r.dir + "#1.1", Name: "s1", Run: r.dir, Step: "align", User: userName(os.Getuid()), Node: here, Engine: "local", Start: "fork", Reason: "it is proved",
-		Queued: begun, Began: begun, End: begun.Add(5 * time.Millisecond), OK: true, Cores: 2, Memory: 7 << 20, CPU: 0.75, MaxRSS: 9, Read: 10, Written: 11, WarmedIn: 0.003}
+		Queued: started, Began: started, End: started.Add(5 * time.Millisecond), OK: true, Cores: 2, Memory: 7 << 20, CPU: 0.75, MaxRSS: 9, Read: 10, Written: 11, WarmedIn: 0.003}
 	if got := b.tasks()[want.Key]; got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -242,7 +242,7 @@ func TestShortRunIsNotMissed(t *testing.T) {
 		defer c.mu.Unlock()
 		err := c.start()
 		if errors.Is(err, syscall.EMFILE) {
-			c.begun = false
+			c.started = false
 			return false
 		}
 		if err != nil {
@@ -251,14 +251,14 @@ func TestShortRunIsNotMissed(t *testing.T) {
 		return true
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		c.Follow(ctx, b.sink)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		<-finished
 	})
 	answers(t, func() bool { _, err := os.Stat(engine.WatchPlace()); return err == nil })
 	r := newRunDir(t, here)

@@ -76,9 +76,9 @@ func New(o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	begun := time.Unix(0, 0)
+	started := time.Unix(0, 0)
 	w := &Watcher{o: o, clock: o.Clock, m: &machine{catalogue: newCatalogue(name), root: o.Root,
-		now:  func() time.Time { return begun.Add(o.Clock.Now().Mono) },
+		now:  func() time.Time { return started.Add(o.Clock.Now().Mono) },
 		wall: func() time.Time { return o.Clock.Now().Wall }}}
 	w.tasks = newTasks(w.m, o.Place, o.State, append(o.Config.Runs, o.Runs...))
 	w.group = newCgroups(w.m, o.Config.patterns, w.tasks.RunOf)
@@ -148,13 +148,13 @@ func (w *Watcher) Run(ctx context.Context) {
 		all.Go(func() { w.procs.Follow(ctx, w.o.Sink) })
 	}
 	<-ctx.Done()
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
 		all.Wait()
-		close(ended)
+		close(finished)
 	}()
 	select {
-	case <-ended:
+	case <-finished:
 		// A turn that hangs in a system call may still use its open files.
 		w.group.Close()
 	case <-time.After(stopWait):
@@ -239,13 +239,13 @@ func (t *turns) turn(ctx context.Context, at time.Time, now Moment) {
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, t.interval)
 	err := t.c.Collect(ctx, at, t.w.o.Sink)
-	ended := ctx.Err() != nil
+	finished := ctx.Err() != nil
 	cancel()
 	after := t.w.clock.Now()
 	t.mu.Lock()
 	stuck, failed := t.told, t.err
 	t.began, t.told = 0, false
-	brokenOff := ended && errors.Is(err, context.Canceled) // because the watcher ends
+	brokenOff := finished && errors.Is(err, context.Canceled) // because the watcher ends
 	if !brokenOff {
 		t.last, t.seconds, t.err = at, (after.Mono - now.Mono).Seconds(), err
 	}

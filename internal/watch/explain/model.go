@@ -215,15 +215,15 @@ const (
 
 // sums is a one-sided CUSUM.
 type sums struct {
-	sum   float64
-	begun int // index of the last point at which it was zero
-	n     int
+	sum     float64
+	started int // index of the last point at which it was zero
+	n       int
 }
 
 func (s *sums) add(z float64) {
 	step := min(z, most) - slack
 	if s.sum == 0 && step > 0 {
-		s.begun = s.n
+		s.started = s.n
 	}
 	s.sum = max(0, s.sum+step)
 	s.n++
@@ -256,10 +256,10 @@ func (m *model) search(t track, begin int, certainty float64) (excursion, bool) 
 		var s sums
 		for i := range z {
 			s.add(sign * z[i])
-			if s.sum <= h || i-s.begun+1 < fewest {
+			if s.sum <= h || i-s.started+1 < fewest {
 				continue
 			}
-			e := excursion{first: s.begun, alarm: i, last: i, up: sign > 0}
+			e := excursion{first: s.started, alarm: i, last: i, up: sign > 0}
 			inside := 0
 			for j := i; j < len(z) && inside < 5; j++ {
 				if sign*z[j] > slack {

@@ -20,7 +20,7 @@ func (db *DB) compactor(ctx context.Context) {
 	defer tick.Stop()
 	steady := clock{now: db.opt.Now}
 	steady.jumped()
-	begun := time.Now()
+	started := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,7 +28,7 @@ func (db *DB) compactor(ctx context.Context) {
 		case <-tick.C:
 		}
 		if steady.jumped() {
-			begun = time.Now()
+			started = time.Now()
 		}
 		if err := db.Compact(ctx); err != nil && ctx.Err() == nil {
 			db.fail(err)
@@ -43,7 +43,7 @@ func (db *DB) compactor(ctx context.Context) {
 				}
 			}
 		}
-		if time.Since(begun) >= db.opt.Settled {
+		if time.Since(started) >= db.opt.Settled {
 			if err := db.Expire(); err != nil {
 				db.fail(err)
 			}

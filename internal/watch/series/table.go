@@ -59,16 +59,16 @@ type table[T, R any] struct {
 	number  uint64   // of the journal
 	old     []string // journals before that one
 
-	mu     sync.Mutex
-	recent []*T
-	place  map[string]int // in recent, by key
-	moving []*T           // being written to a Parquet file
-	pend   bytes.Buffer   // lines for the journal
-	broken bool           // some values of recent are in no journal
-	doubt  map[string]*T  // running, but began before finished values that are in files
-	begun  time.Time      // when recent was last emptied
-	closed []closedTable
-	size   int64 // bytes of files
+	mu      sync.Mutex
+	recent  []*T
+	place   map[string]int // in recent, by key
+	moving  []*T           // being written to a Parquet file
+	pend    bytes.Buffer   // lines for the journal
+	broken  bool           // some values of recent are in no journal
+	doubt   map[string]*T  // running, but began before finished values that are in files
+	started time.Time      // when recent was last emptied
+	closed  []closedTable
+	size    int64 // bytes of files
 }
 
 // closedTable is a Parquet file of a table.
@@ -90,7 +90,7 @@ const keySpan = "premix.watch.span"
 const closeEvery = 24 * time.Hour
 
 func openTable[T, R any](dir, name string, opt Options, k kind[T, R], damaged *[]string) (*table[T, R], error) {
-	t := &table[T, R]{kind: k, dir: dir, name: name, rows: opt.RowsInTable, place: make(map[string]int), begun: time.Now()}
+	t := &table[T, R]{kind: k, dir: dir, name: name, rows: opt.RowsInTable, place: make(map[string]int), started: time.Now()}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -301,7 +301,7 @@ func (t *table[T, R]) begin() error {
 func (t *table[T, R]) due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.recent) >= t.rows || t.broken || len(t.recent) > 0 && time.Since(t.begun) > closeEvery
+	return len(t.recent) >= t.rows || t.broken || len(t.recent) > 0 && time.Since(t.started) > closeEvery
 }
 
 // rotate writes the finished values to a Parquet file and begins a journal.
@@ -326,7 +326,7 @@ func (t *table[T, R]) rotate() error {
 	moving := t.moving
 	need := len(moving) > 0 || t.broken
 	t.replace(stay)
-	t.begun = time.Now()
+	t.started = time.Now()
 	t.mu.Unlock()
 
 	lines, err := encodeLines(stay)
@@ -528,14 +528,14 @@ func (t *table[T, R]) settle() error {
 		from, _ := t.span(v)
 		least = min(least, from)
 	}
-	ended := make(map[string]bool)
+	finished := make(map[string]bool)
 	for _, c := range closed {
 		_, err := t.visitClosed(c.path, &search[T]{
 			wanted:   wanted[T]{columns: t.keyed},
 			overlaps: func(_, to int64) bool { return to >= least },
 			tell: func(v *T) bool {
 				if key := t.key(v); doubt[key] != nil && !t.running(v) {
-					ended[strings.Clone(key)] = true
+					finished[strings.Clone(key)] = true
 				}
 				return true
 			}})
@@ -545,7 +545,7 @@ func (t *table[T, R]) settle() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.replace(slices.DeleteFunc(slices.Clone(t.recent), func(v *T) bool { return ended[t.key(v)] && t.running(v) }))
+	t.replace(slices.DeleteFunc(slices.Clone(t.recent), func(v *T) bool { return finished[t.key(v)] && t.running(v) }))
 	return nil
 }
 

@@ -179,7 +179,7 @@ func (r *RemoteWrite) send(ctx context.Context) {
 			return
 		case <-r.more:
 		}
-		for begun := time.Now(); !r.full() && time.Since(begun) < r.opt.Delay && ctx.Err() == nil; {
+		for started := time.Now(); !r.full() && time.Since(started) < r.opt.Delay && ctx.Err() == nil; {
 			pause(ctx, min(r.opt.Delay, 100*time.Millisecond))
 		}
 		for batch := r.take(); len(batch) > 0; {

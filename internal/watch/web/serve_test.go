@@ -469,15 +469,15 @@ func TestServeEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
+	finished := make(chan error, 1)
+	go func() { finished <- s.Serve(ctx, l) }()
 	resp, err := http.Get("http://" + l.Addr().String() + "/api/v1/live") // answers for ever
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	cancel()
-	if err := <-ended; err != nil {
+	if err := <-finished; err != nil {
 		t.Error(err)
 	}
 }

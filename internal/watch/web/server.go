@@ -313,12 +313,12 @@ func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 		Handler: l.Protect(s), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil),
 		BaseContext: func(net.Listener) context.Context { return requests }, ConnContext: access.ConnContext,
 	}
-	ended := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
-		ended <- h.Serve(bounded.New(l, bounded.Options{Total: min(connections, bounded.Descriptors()), Stall: stall}))
+		finished <- h.Serve(bounded.New(l, bounded.Options{Total: min(connections, bounded.Descriptors()), Stall: stall}))
 	}()
 	select {
-	case err := <-ended:
+	case err := <-finished:
 		return err
 	case <-ctx.Done():
 	}
@@ -328,6 +328,6 @@ func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 	if h.Shutdown(closing) != nil {
 		h.Close()
 	}
-	<-ended
+	<-finished
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -81,10 +80,10 @@ func (s *Service) Handler() http.Handler {
 		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
 		h.Set("Cache-Control", "no-cache")
 	}
-	mux.HandleFunc("GET /colours.css", func(w http.ResponseWriter, _ *http.Request) {
+	// The page links to the style of all pages before its own.
+	mux.HandleFunc("GET /premix.css", func(w http.ResponseWriter, r *http.Request) {
 		headers(w.Header())
-		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-		io.WriteString(w, htmlpage.Colours)
+		htmlpage.ServeStyle(w, r)
 	})
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		headers(w.Header())

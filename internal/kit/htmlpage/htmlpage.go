@@ -3,6 +3,9 @@ package htmlpage
 import (
 	_ "embed"
 	"html/template"
+	"net/http"
+	"strings"
+	"time"
 )
 
 // Colours is the style sheet that defines the colours of all pages, as variables.
@@ -12,6 +15,26 @@ var Colours string
 
 //go:embed base.css
 var base string
+
+//go:embed service.css
+var controls string
+
+// Service returns the style sheet that the pages of a service begin with: the style of all
+// pages and of their controls. The attribute data-theme of the page's root, light or dark,
+// takes the place of the system's scheme.
+func Service() string {
+	screen, paper, _ := strings.Cut(Colours, "@media print")
+	_, dark, _ := strings.Cut(screen, `:root:not([data-theme="light"])`)
+	dark, _, _ = strings.Cut(dark, "}")
+	return screen + `:root[data-theme="light"] { color-scheme: light; }
+:root[data-theme="dark"]` + dark + "}\n@media print" + paper + base + controls
+}
+
+// ServeStyle serves [Service].
+func ServeStyle(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/css; charset=utf-8")
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(Service()))
+}
 
 // New parses the template of a page. It begins with {{head TITLE}}, which opens the page and
 // its body. style is added to the style of all pages.

@@ -37,7 +37,7 @@ var layers = map[string]layer{
 		imports: []string{"watch", "watch/series"},
 	},
 	"watch/web": {
-		imports: []string{"kit/access", "watch", "watch/series", "watch/explain", "hotstart", "kit/bounded", "node", "record", "replay/results", "transfer", "transfer/summary"},
+		imports: []string{"kit/access", "kit/htmlpage", "watch", "watch/series", "watch/explain", "hotstart", "kit/bounded", "node", "record", "replay/results", "transfer", "transfer/summary"},
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"watch/collect": {

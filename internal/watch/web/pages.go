@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"premix/internal/hotstart"
+	"premix/internal/kit/htmlpage"
 	"premix/internal/node"
 	"premix/internal/replay/results"
 	"premix/internal/transfer"
@@ -85,6 +86,7 @@ func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handl
 		panic(err) // the directory is embedded
 	}
 	files := http.FileServerFS(content)
+	mux.HandleFunc("GET /premix.css", htmlpage.ServeStyle)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		// Permit only embedded files, and no scripts inside the page.
@@ -278,7 +280,7 @@ func (s starts) saved() []savedAnswer {
 	return list
 }
 
-// mostCopies bounds the rows of copies from each directory; the last ones are sent.
+// mostCopies is the number of copies of each directory that an answer has, the last ones.
 const mostCopies = 500
 
 type transfersAnswer struct {

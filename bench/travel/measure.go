@@ -177,8 +177,8 @@ exit $status`
 	cmd.Env = append(os.Environ(), append(env, "LAB="+b.Dir, "PREMIX="+b.premix, "RECIPE="+b.recipe(),
 		"PREMIX_HOME="+filepath.Join(b.Dir, "node"))...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	var err error
 	if host == nil {
 		err = cmd.Run()
@@ -186,7 +186,7 @@ exit $status`
 		err = host.Run(cmd)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, said.String())
+		return fmt.Errorf("%w\n%s", err, stderr.String())
 	}
 	text, err := os.ReadFile(filepath.Join(home, "took"))
 	if err != nil || took == nil {

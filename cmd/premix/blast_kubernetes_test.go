@@ -30,14 +30,14 @@ func (c *cluster) testBlast(t *testing.T) {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, binary, append([]string{"blast"}, args...)...)
 		cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, env, time.Second
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		out, err := cmd.Output()
 		var finished *exec.ExitError
 		if err != nil && !errors.As(err, &finished) || cmd.ProcessState.ExitCode() != status {
-			t.Fatalf("premix blast %q: %v, want status %d\n%s%s", args, err, status, out, &said)
+			t.Fatalf("premix blast %q: %v, want status %d\n%s%s", args, err, status, out, &stderr)
 		}
-		return string(out) + said.String()
+		return string(out) + stderr.String()
 	}
 	blast(int(exit.OK), "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
 	in := append([]string{"blastn"}, c.options(s, c.template(t, s, ""))...)

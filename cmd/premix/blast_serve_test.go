@@ -332,19 +332,19 @@ except ValueError as e:
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "python3", "-c", script, "http://"+s.listen+"/Blast.cgi", ">mine\n"+s.genes[7])
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Dir(found[len(found)-1]), "PYTHONDONTWRITEBYTECODE=1")
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, &said)
+		t.Fatalf("%v\n%s", err, &stderr)
 	}
 	for _, want := range []string{"<BlastOutput_db>genes</BlastOutput_db>", "<Iteration_query-def>mine</Iteration_query-def>", "<Hit_def>gene7</Hit_def>", "<Parameters_expect>1e-05</Parameters_expect>"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%s is missing in\n%s", want, out)
 		}
 	}
-	if !strings.Contains(said.String(), `there is no database &#34;other&#34;`) {
-		t.Errorf("Biopython says %s", &said)
+	if !strings.Contains(stderr.String(), `there is no database &#34;other&#34;`) {
+		t.Errorf("Biopython says %s", &stderr)
 	}
 }
 

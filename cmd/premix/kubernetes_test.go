@@ -100,11 +100,11 @@ func (c *cluster) account(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said struct{ Status struct{ Token string } }
-	if err := json.Unmarshal(text, &said); err != nil {
+	var stderr struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(text, &stderr); err != nil {
 		t.Fatal(err)
 	}
-	path, err := c.Kubeconfig(name, said.Status.Token, "default")
+	path, err := c.Kubeconfig(name, stderr.Status.Token, "default")
 	if err != nil {
 		t.Fatal(err)
 	}

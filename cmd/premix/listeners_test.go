@@ -45,9 +45,9 @@ func serving(t *testing.T, env []string, form string, args ...string) string {
 	go func() {
 		defer close(rest)
 		defer r.Close()
-		said := ""
+		stderr := ""
 		for lines := bufio.NewScanner(r); lines.Scan(); {
-			said += lines.Text() + "\n"
+			stderr += lines.Text() + "\n"
 			if m := pattern.FindStringSubmatch(lines.Text()); m != nil {
 				select {
 				case found <- m[1]:
@@ -57,7 +57,7 @@ func serving(t *testing.T, env []string, form string, args ...string) string {
 		}
 		select {
 		case found <- "":
-			t.Logf("the server said:\n%s", said)
+			t.Logf("the server said:\n%s", stderr)
 		default:
 		}
 	}()

@@ -40,9 +40,9 @@ type attack struct {
 	rootPlant string
 	// root has root be the victim; otherwise the victim is an ordinary user.
 	root bool
-	// said matches what premix says to run. "" leaves that open: premix may refuse, or do
+	// stderr matches what premix says to run. "" leaves that open: premix may refuse, or do
 	// its work without harm.
-	said string
+	stderr string
 	// done is a text for sh, run by the victim after run: it fails if the attack has
 	// succeeded. What every attack must leave alone is looked at besides, see [ward.intact].
 	done string
@@ -190,12 +190,12 @@ func TestPrivilege(t *testing.T) {
 			if err != nil && strings.HasPrefix(err.Error(), "it hangs") {
 				t.Errorf("premix hangs\n%s", out)
 			}
-			if a.said != "" {
+			if a.stderr != "" {
 				if err == nil {
 					t.Errorf("it is not refused\n%s", out)
 				}
-				if !regexp.MustCompile(a.said).MatchString(out) {
-					t.Errorf("premix says\n%s\nwant %s", out, a.said)
+				if !regexp.MustCompile(a.stderr).MatchString(out) {
+					t.Errorf("premix says\n%s\nwant %s", out, a.stderr)
 				}
 			}
 			if a.done != "" {
@@ -237,30 +237,30 @@ func attacks() []attack {
 	list := []attack{
 		// The node.
 		{name: "node: the directory is a link to one of the victim's",
-			plant: `mkdir $TMPDIR/premix-$U; chmod 777 $TMPDIR/premix-$U; ln -s $NEST $TMPDIR/premix-$U/node`, run: `premix node start`, said: saysLink},
+			plant: `mkdir $TMPDIR/premix-$U; chmod 777 $TMPDIR/premix-$U; ln -s $NEST $TMPDIR/premix-$U/node`, run: `premix node start`, stderr: saysLink},
 		{name: "node: the directory above belongs to the attacker",
-			plant: `mkdir -m 777 $TMPDIR/premix-$U`, run: `premix node start`, said: saysForeign, done: `test ! -e $TMPDIR/premix-$U/node`},
+			plant: `mkdir -m 777 $TMPDIR/premix-$U`, run: `premix node start`, stderr: saysForeign, done: `test ! -e $TMPDIR/premix-$U/node`},
 		{name: "node: the directory above is a link to one of the victim's",
-			plant: `ln -s $NEST $TMPDIR/premix-$U`, run: `premix node start`, said: saysLink},
+			plant: `ln -s $NEST $TMPDIR/premix-$U`, run: `premix node start`, stderr: saysLink},
 		{name: "node: the directory belongs to the attacker, and a client only asks",
-			plant: `mkdir -m 755 $TMPDIR/premix-$U $TMPDIR/premix-$U/node`, run: `premix umount nest`, said: saysForeign},
+			plant: `mkdir -m 755 $TMPDIR/premix-$U $TMPDIR/premix-$U/node`, run: `premix umount nest`, stderr: saysForeign},
 		{name: "node: a journal of the attacker names mounts to be ended",
 			plant: `mkdir -m 777 $TMPDIR/premix-$U $TMPDIR/premix-$U/node; printf '{"version":1,"mounts":[{"id":"a","ref":"x:y","dir":"%s","base":"b","in_use":"fuse","step":"mounted"}]}' $NEST >$TMPDIR/premix-$U/node/state.json`,
-			run:   `premix umount nest`, said: saysForeign},
+			run:   `premix umount nest`, stderr: saysForeign},
 		{name: "node: the lock in a directory to which all can write is a link", root: true,
-			before: `mkdir -m 777 node`, plant: `ln -s $LOOT $V/node/lock`, run: `premix node start`, said: saysWorld},
+			before: `mkdir -m 777 node`, plant: `ln -s $LOOT $V/node/lock`, run: `premix node start`, stderr: saysWorld},
 		{name: "node: root is given a directory of the attacker's", root: true,
-			plant: `mkdir -m 755 n`, run: `PREMIX_NODE_DIR=$A/n premix node start`, said: saysForeign},
+			plant: `mkdir -m 755 n`, run: `PREMIX_NODE_DIR=$A/n premix node start`, stderr: saysForeign},
 		{name: "node: PREMIX_HOME of root belongs to the attacker and has run in it", root: true,
-			plant: `mkdir -p h/run`, run: `unset PREMIX_NODE_DIR; PREMIX_HOME=$A/h premix node start`, said: saysForeign},
+			plant: `mkdir -p h/run`, run: `unset PREMIX_NODE_DIR; PREMIX_HOME=$A/h premix node start`, stderr: saysForeign},
 		{name: "node: XDG_RUNTIME_DIR is still the attacker's after su",
 			plant: `mkdir -m 777 run`, run: `XDG_RUNTIME_DIR=$A/run premix node start && premix node status`, done: `test ! -e $A/run/premix`},
 		{name: "node: the settings belong to the attacker", root: true,
-			before: `mkdir -p h; chmod 777 h`, plant: `echo 'metrics_listen: 127.0.0.1:1' >$V/h/node.yaml`, run: `PREMIX_HOME=$V/h premix node start`, said: saysForeign + "|" + saysWorld},
+			before: `mkdir -p h; chmod 777 h`, plant: `echo 'metrics_listen: 127.0.0.1:1' >$V/h/node.yaml`, run: `PREMIX_HOME=$V/h premix node start`, stderr: saysForeign + "|" + saysWorld},
 		{name: "node: all users can write to the settings",
-			before: `mkdir -p .config/premix; echo 'verify: true' >.config/premix/node.yaml; chmod 666 .config/premix/node.yaml`, run: `premix node start`, said: saysWorld},
+			before: `mkdir -p .config/premix; echo 'verify: true' >.config/premix/node.yaml; chmod 666 .config/premix/node.yaml`, run: `premix node start`, stderr: saysWorld},
 		{name: "node: the settings are a FIFO",
-			before: `mkdir -p .config/premix; mkfifo .config/premix/node.yaml`, run: `premix node start`, said: `not a regular file`},
+			before: `mkdir -p .config/premix; mkfifo .config/premix/node.yaml`, run: `premix node start`, stderr: `not a regular file`},
 		{name: "node: the attacker asks root's node to stop", root: true,
 			before: `PREMIX_NODE_DIR=$TMPDIR/node premix node start`,
 			plant:  `export PREMIX_NODE_DIR=$TMPDIR/node; for v in "node status" "node stop" "node stop --lazy" "node restart" "node metrics" "umount --all" "cache status" "cache drop --all"; do premix $v >said 2>&1 && exit 1; grep -q 'another user' said || { cat said; exit 1; }; done; true`,
@@ -283,39 +283,39 @@ func attacks() []attack {
 			plant: `mkdir -p -m 777 $TMPDIR/premix-$U/watch/runs; chmod 777 $TMPDIR/premix-$U/watch/runs $TMPDIR/premix-$U/watch`, run: `echo true >cmds; premix task run cmds --out q --quiet`, done: `test -z "$(ls $TMPDIR/premix-$U/watch/runs)"`},
 
 		// Task directories of the attacker.
-		{name: "task: root runs the commands of a directory of the attacker's", root: true, plant: tasksOf, run: `premix task run --out $A/q`, said: saysForeign},
-		{name: "task: the victim runs the commands of a directory of the attacker's", plant: tasksOf + `chmod -R a+rwX q`, run: `premix task run --out $A/q`, said: saysForeign},
-		{name: "task: root submits to a directory of the attacker's", root: true, plant: tasksOf, run: `echo true >cmds; premix task submit cmds --out $A/q`, said: saysForeign},
+		{name: "task: root runs the commands of a directory of the attacker's", root: true, plant: tasksOf, run: `premix task run --out $A/q`, stderr: saysForeign},
+		{name: "task: the victim runs the commands of a directory of the attacker's", plant: tasksOf + `chmod -R a+rwX q`, run: `premix task run --out $A/q`, stderr: saysForeign},
+		{name: "task: root submits to a directory of the attacker's", root: true, plant: tasksOf, run: `echo true >cmds; premix task submit cmds --out $A/q`, stderr: saysForeign},
 		{name: "task: intermediates of the attacker's tasks are directories of the victim's", root: true,
 			before: `mkdir keep; echo x >keep/x`,
 			plant:  `printf '{"command":"true","intermediates":["%s"]}\n' $V/keep >t.jsonl; premix task run t.jsonl --out q --quiet; premix task run t.jsonl --out q --quiet`,
-			run:    `premix task prune $A/q`, said: saysForeign,
+			run:    `premix task prune $A/q`, stderr: saysForeign,
 			// Once the tasks are root's own, they lead there.
 			done: `test -e keep/x && cp -r $A/q own && premix task prune own && test ! -e keep`},
 		{name: "task: the state directory in a directory of all users is the attacker's",
-			before: `mkdir -m 777 shared`, plant: tasksOf + `cp -r q/.premix $V/shared/`, run: `premix task run --out shared`, said: saysForeign},
+			before: `mkdir -m 777 shared`, plant: tasksOf + `cp -r q/.premix $V/shared/`, run: `premix task run --out shared`, stderr: saysForeign},
 		{name: "task: the state directory is a link to one of the victim's",
-			before: `mkdir -m 777 shared; echo "touch $NEST/pwned" >cmds; premix task submit cmds --out q`, plant: `ln -s $V/q/.premix $V/shared/.premix`, run: `premix task run --out shared`, said: saysLink},
+			before: `mkdir -m 777 shared; echo "touch $NEST/pwned" >cmds; premix task submit cmds --out q`, plant: `ln -s $V/q/.premix $V/shared/.premix`, run: `premix task run --out shared`, stderr: saysLink},
 		{name: "task: all users can write to the commands",
 			before: `echo true >cmds; premix task submit cmds --out q; chmod 666 q/.premix/queue/tasks.jsonl`, plant: `sed -i "s#true#touch $NEST/pwned#" $V/q/.premix/queue/tasks.jsonl 2>/dev/null || { sed "s#true#touch $NEST/p#" $V/q/.premix/queue/tasks.jsonl >t; cat t >$V/q/.premix/queue/tasks.jsonl; }`,
-			run: `premix task run --out q`, said: saysWorld},
+			run: `premix task run --out q`, stderr: saysWorld},
 		{name: "task: the attacker reads what was submitted through the shim",
 			before: `premix slurm-shim --dir shim >/dev/null`, plant: `! ls $V/shim/.premix 2>/dev/null`, run: `true`},
 
 		// Run directories of the attacker.
-		{name: "run: root resumes a run of the attacker's", root: true, plant: runOf, run: recipeOf + `premix run r.yaml s.csv --out $A/out --resume --start cold`, said: saysForeign},
-		{name: "run: root begins a run in an empty directory of the attacker's", root: true, plant: `mkdir out`, run: recipeOf + `premix run r.yaml s.csv --out $A/out --start cold`, said: saysForeign},
+		{name: "run: root resumes a run of the attacker's", root: true, plant: runOf, run: recipeOf + `premix run r.yaml s.csv --out $A/out --resume --start cold`, stderr: saysForeign},
+		{name: "run: root begins a run in an empty directory of the attacker's", root: true, plant: `mkdir out`, run: recipeOf + `premix run r.yaml s.csv --out $A/out --start cold`, stderr: saysForeign},
 		{name: "run: the state directory is a link to a directory of the victim's",
-			before: `mkdir -m 777 out`, plant: `ln -s $NEST $V/out/.premix`, run: recipeOf + `premix run r.yaml s.csv --out out --start cold`, said: saysLink},
+			before: `mkdir -m 777 out`, plant: `ln -s $NEST $V/out/.premix`, run: recipeOf + `premix run r.yaml s.csv --out out --start cold`, stderr: saysLink},
 		{name: "run: the lock is a link to a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; chmod 777 out/.premix; rm out/.premix/lock`, plant: `ln -s $LOOT $V/out/.premix/lock`,
-			run: `premix run r.yaml s.csv --out out --start cold --resume`, said: saysWorld + "|" + saysLink},
+			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: saysWorld + "|" + saysLink},
 		{name: "run: in a directory of a group the lock is a link to a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; rm out/.premix/lock`, rootPlant: `ln -s $LOOT $V/out/.premix/lock; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
-			run: `premix run r.yaml s.csv --out out --start cold --resume`, said: saysLink},
+			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: saysLink},
 		{name: "run: in a directory of a group the log is a link to a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; rm out/.premix/stderr.log`, rootPlant: `ln -s $LOOT $V/out/.premix/stderr.log; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
-			run: `premix run r.yaml s.csv --out out --start cold --resume`, said: saysLink},
+			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: saysLink},
 		{name: "run: in a directory of a group the half written plan is a link to a file of the victim's",
 			before: recipeOf + `mkdir -p out/.premix`, rootPlant: `ln -s $LOOT $V/out/.premix/plan.jsonl.tmp; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
 			run: `premix run r.yaml s.csv --out out --start cold`},
@@ -324,12 +324,12 @@ func attacks() []attack {
 			run: `premix run r.yaml s.csv --out out --start cold`},
 		{name: "run: in a directory of a group the plan is a FIFO",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold`, rootPlant: `chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix; rm $V/out/.premix/plan.jsonl; mkfifo $V/out/.premix/plan.jsonl`,
-			run: `premix run r.yaml s.csv --out out --start cold --resume`, said: `not a regular file`},
+			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: `not a regular file`},
 
 		// Further names of files, which the attacker makes where fs.protected_hardlinks is 0.
 		{name: "run: in a directory of a group the lock is another name of a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; rm out/.premix/lock`, rootPlant: `ln $LOOT $V/out/.premix/lock; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
-			run: `premix run r.yaml s.csv --out out --start cold --resume`, said: saysNames},
+			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: saysNames},
 		{name: "run: in a directory of a group the log is another name of a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; rm out/.premix/stderr.log`, rootPlant: `ln $LOOT $V/out/.premix/stderr.log; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
 			run: `premix run r.yaml s.csv --out out --start cold --resume; true`},
@@ -340,81 +340,81 @@ func attacks() []attack {
 			before: recipeOf, rootPlant: `mkdir -p $V/out/.premix; for f in a.txt .a.txt out.txt tasks.jsonl tasks.parquet report.html; do ln $LOOT $V/out/$f; ln $LOOT $V/out/.premix/$f; done; chown -R 61002 $V/out; chmod 775 $V/out $V/out/.premix; chgrp 61001 $V/out $V/out/.premix; chown 61002 $LOOT`,
 			run: `premix run r.yaml s.csv --out out --start cold; premix report out --html out/report.html; true`},
 		{name: "node: the lock in a directory to which all can write is another name of a file of the victim's", root: true,
-			before: `mkdir -m 777 node`, rootPlant: `ln $LOOT $V/node/lock`, run: `premix node start`, said: saysWorld},
+			before: `mkdir -m 777 node`, rootPlant: `ln $LOOT $V/node/lock`, run: `premix node start`, stderr: saysWorld},
 		{name: "task: every file in a directory of a group is another name of a file of the victim's",
 			before: `echo true >cmds; premix task run cmds --out q --quiet; premix task submit cmds --out q`, rootPlant: `cd $V/q/.premix/queue; for f in * work-0.lock work-1.lock board-0 board-1 submit.lock journal-0002.jsonl log-0-1.out; do rm -rf $f; ln $LOOT $f; done; chgrp 61001 . ..; chmod 775 . ..`,
 			run: `premix task ls q; premix task run --out q --quiet; premix task submit cmds --out q; premix task retry q; premix task prune q --output; premix task cancel q; true`},
-		{name: "files: the table is another name of a file of the victim's", rootPlant: `ln $LOOT $TMPDIR/scan.parquet; ln $LOOT $TMPDIR/scan.parquet.tmp`, run: `premix files scan nest -o $TMPDIR/scan.parquet`, said: `is not a table that premix wrote`},
+		{name: "files: the table is another name of a file of the victim's", rootPlant: `ln $LOOT $TMPDIR/scan.parquet; ln $LOOT $TMPDIR/scan.parquet.tmp`, run: `premix files scan nest -o $TMPDIR/scan.parquet`, stderr: `is not a table that premix wrote`},
 
 		// Reports.
-		{name: "report: the page of the attacker's run is a link to a file of root's", root: true, plant: runOf + `rm -f out/report.html; ln -s $LOOT out/report.html`, run: `premix report $A/out`, said: saysForeign},
+		{name: "report: the page of the attacker's run is a link to a file of root's", root: true, plant: runOf + `rm -f out/report.html; ln -s $LOOT out/report.html`, run: `premix report $A/out`, stderr: saysForeign},
 		{name: "report: the page of the attacker's tasks is a link to a file of root's", root: true, plant: tasksOf + `rm -f q/report.html; ln -s $LOOT q/report.html`, run: `premix report $A/q`},
-		{name: "report: the page of the attacker's run is a FIFO", root: true, plant: runOf + `rm -f out/report.html; mkfifo out/report.html`, run: `premix report $A/out`, said: saysForeign},
-		{name: "report: the page of the attacker's run is a device", root: true, plant: runOf + `rm -f out/report.html`, rootPlant: `mknod $A/out/report.html c 1 7; chown 61001 $A/out/report.html`, run: `premix report $A/out`, said: saysForeign, done: `test -c $A/out/report.html`},
+		{name: "report: the page of the attacker's run is a FIFO", root: true, plant: runOf + `rm -f out/report.html; mkfifo out/report.html`, run: `premix report $A/out`, stderr: saysForeign},
+		{name: "report: the page of the attacker's run is a device", root: true, plant: runOf + `rm -f out/report.html`, rootPlant: `mknod $A/out/report.html c 1 7; chown 61001 $A/out/report.html`, run: `premix report $A/out`, stderr: saysForeign, done: `test -c $A/out/report.html`},
 		{name: "report: a page among files of all users is a link to a file of the victim's", before: recipeOf + `premix run r.yaml s.csv --out out --start cold`,
-			plant: `ln -s $LOOT $TMPDIR/page.html`, run: `premix report out --html $TMPDIR/page.html`, said: saysForeign},
+			plant: `ln -s $LOOT $TMPDIR/page.html`, run: `premix report out --html $TMPDIR/page.html`, stderr: saysForeign},
 		{name: "report: a page among files of all users is a FIFO of the attacker's", before: recipeOf + `premix run r.yaml s.csv --out out --start cold`,
-			plant: `mkfifo $TMPDIR/page.html; chmod 666 $TMPDIR/page.html`, run: `premix report out --html $TMPDIR/page.html`, said: saysForeign},
+			plant: `mkfifo $TMPDIR/page.html; chmod 666 $TMPDIR/page.html`, run: `premix report out --html $TMPDIR/page.html`, stderr: saysForeign},
 		{name: "report: a record of the attacker's names a log outside of the run", plant: runOf + `chmod -R a+rX .; sed -i '2s#"exit"#"stderr_length":5,"log":"x/../../../../victim/loot","exit"#' out/.premix/journal-0001.jsonl`,
 			run: `premix report $A/out --html page.html; ! grep -q loot page.html`, done: `! grep -q loot page.html`},
 
 		// Snapshots.
-		{name: "snapshots: the store belongs to the attacker", root: true, plant: `mkdir -m 755 store`, run: recipeOf + `premix run r.yaml s.csv --out out --store $A/store`, said: saysForeign},
-		{name: "snapshots: all users can write to the store", root: true, before: `mkdir -m 777 store`, run: recipeOf + `premix run r.yaml s.csv --out out --store store`, said: saysWorld},
+		{name: "snapshots: the store belongs to the attacker", root: true, plant: `mkdir -m 755 store`, run: recipeOf + `premix run r.yaml s.csv --out out --store $A/store`, stderr: saysForeign},
+		{name: "snapshots: all users can write to the store", root: true, before: `mkdir -m 777 store`, run: recipeOf + `premix run r.yaml s.csv --out out --store store`, stderr: saysWorld},
 
 		// Stores of trees.
 		{name: "store: root publishes to a store of the attacker's", root: true, before: `mkdir tree; echo x >tree/x`,
 			plant: `premix store init $A/s >/dev/null; mkdir tree; echo y >tree/y; premix store publish --store $A/s tree t:1; find s/tags -name '*history*' -exec rm {} \; -exec ln -s $LOOT {} \;; cp .config/premix/keys/* key; chmod 644 key`,
-			run:   `cp $A/key key; chmod 600 key; premix store publish --store $A/s --key key tree t:1`, said: saysForeign},
-		{name: "store: root collects the garbage of a store of the attacker's", root: true, plant: `premix store init $A/s >/dev/null; rm -rf s/work/locks; mkdir s/work/locks; ln -s $NEST/made s/work/locks/gc`, run: `premix store gc --store $A/s`, said: saysForeign},
-		{name: "store: all users can write to the locks", before: `premix store init $V/s >/dev/null; chmod 755 s/work; chmod 777 s/work/locks; rm -f s/work/locks/gc`, plant: `ln -s $NEST/made $V/s/work/locks/gc`, run: `premix store gc --store s`, said: saysWorld},
-		{name: "store: others can read the private key", before: `premix store init $V/s >/dev/null; mkdir tree; chmod 644 .config/premix/keys/*`, run: `premix store publish --store s tree t:1`, said: `can be read or written by other users`},
-		{name: "store: the private key is a FIFO", before: `premix store init $V/s >/dev/null; mkdir tree; mkfifo -m 600 k`, run: `premix store publish --store s --key k tree t:1`, said: `not a regular file`},
-		{name: "store: others can read the tokens of a server", before: `premix store init $V/s >/dev/null; echo secret >tokens; chmod 640 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file tokens`, said: `can be read or written by other users`},
-		{name: "store: the tokens of a server are a FIFO", before: `premix store init $V/s >/dev/null; mkfifo -m 600 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file tokens`, said: `not a regular file`},
-		{name: "store: the tokens of a server belong to the attacker", root: true, before: `premix store init $V/s >/dev/null`, plant: `echo secret >tokens; chmod 600 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file $A/tokens`, said: saysForeign},
-		{name: "store: the access log among files of all users is a link to a file of the victim's", before: `premix store init $V/s >/dev/null`, plant: `ln -s $LOOT $TMPDIR/log`, run: `timeout 100 premix store serve --store s --listen 127.0.0.1:0 --access-log $TMPDIR/log`, said: saysForeign},
-		{name: "mount: the credentials belong to the attacker", root: true, plant: `echo 'machine localhost token x' >t; chmod 600 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file $A/t r:1 m; e=$?; premix node stop; exit $e`, said: saysForeign},
-		{name: "mount: others can read the credentials", before: `echo 'machine localhost token x' >t; chmod 644 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file t r:1 m; e=$?; premix node stop; exit $e`, said: `can be read or written by other users`},
-		{name: "trust: all users can write to the known keys", before: `premix store init $V/s >/dev/null; mkdir tree; premix store publish --store s tree t:1; mkdir -p h/trust; chmod 777 h/trust`, run: `PREMIX_HOME=$V/h premix store pull t:1 --origin $V/s --store m`, said: saysWorld},
+			run:   `cp $A/key key; chmod 600 key; premix store publish --store $A/s --key key tree t:1`, stderr: saysForeign},
+		{name: "store: root collects the garbage of a store of the attacker's", root: true, plant: `premix store init $A/s >/dev/null; rm -rf s/work/locks; mkdir s/work/locks; ln -s $NEST/made s/work/locks/gc`, run: `premix store gc --store $A/s`, stderr: saysForeign},
+		{name: "store: all users can write to the locks", before: `premix store init $V/s >/dev/null; chmod 755 s/work; chmod 777 s/work/locks; rm -f s/work/locks/gc`, plant: `ln -s $NEST/made $V/s/work/locks/gc`, run: `premix store gc --store s`, stderr: saysWorld},
+		{name: "store: others can read the private key", before: `premix store init $V/s >/dev/null; mkdir tree; chmod 644 .config/premix/keys/*`, run: `premix store publish --store s tree t:1`, stderr: `can be read or written by other users`},
+		{name: "store: the private key is a FIFO", before: `premix store init $V/s >/dev/null; mkdir tree; mkfifo -m 600 k`, run: `premix store publish --store s --key k tree t:1`, stderr: `not a regular file`},
+		{name: "store: others can read the tokens of a server", before: `premix store init $V/s >/dev/null; echo secret >tokens; chmod 640 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file tokens`, stderr: `can be read or written by other users`},
+		{name: "store: the tokens of a server are a FIFO", before: `premix store init $V/s >/dev/null; mkfifo -m 600 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file tokens`, stderr: `not a regular file`},
+		{name: "store: the tokens of a server belong to the attacker", root: true, before: `premix store init $V/s >/dev/null`, plant: `echo secret >tokens; chmod 600 tokens`, run: `premix store serve --store s --listen 127.0.0.1:0 --token-file $A/tokens`, stderr: saysForeign},
+		{name: "store: the access log among files of all users is a link to a file of the victim's", before: `premix store init $V/s >/dev/null`, plant: `ln -s $LOOT $TMPDIR/log`, run: `timeout 100 premix store serve --store s --listen 127.0.0.1:0 --access-log $TMPDIR/log`, stderr: saysForeign},
+		{name: "mount: the credentials belong to the attacker", root: true, plant: `echo 'machine localhost token x' >t; chmod 600 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file $A/t r:1 m; e=$?; premix node stop; exit $e`, stderr: saysForeign},
+		{name: "mount: others can read the credentials", before: `echo 'machine localhost token x' >t; chmod 644 t`, run: `mkdir m; premix mount --origin http://localhost:1/ --token-file t r:1 m; e=$?; premix node stop; exit $e`, stderr: `can be read or written by other users`},
+		{name: "trust: all users can write to the known keys", before: `premix store init $V/s >/dev/null; mkdir tree; premix store publish --store s tree t:1; mkdir -p h/trust; chmod 777 h/trust`, run: `PREMIX_HOME=$V/h premix store pull t:1 --origin $V/s --store m`, stderr: saysWorld},
 
 		// Directories of services and of results.
 		{name: "watch: the samples of root lie in a directory of the attacker's", root: true, plant: `mkdir w; ln -s $NEST/made w/lock`,
-			run: `timeout 20 premix watch --listen unix:$V/s --data $A/w`, said: saysForeign},
+			run: `timeout 20 premix watch --listen unix:$V/s --data $A/w`, stderr: saysForeign},
 		{name: "watch: all users can write to the directory of root's samples", root: true, before: `mkdir -m 777 w`, plant: `ln -s $NEST/made $V/w/lock`,
-			run: `timeout 20 premix watch --listen unix:$V/s --data w`, said: saysWorld},
+			run: `timeout 20 premix watch --listen unix:$V/s --data w`, stderr: saysWorld},
 		{name: "watch: in a directory of a group the lock is a link", before: `mkdir w`, rootPlant: `chmod 775 $V/w; chgrp 61001 $V/w; ln -s $NEST/made $V/w/lock`,
-			run: `timeout 20 premix watch --listen unix:$V/s --data w`, said: saysLink},
+			run: `timeout 20 premix watch --listen unix:$V/s --data w`, stderr: saysLink},
 		{name: "blast serve: the searches of root's service lie in a directory of the attacker's", root: true, plant: `mkdir b; ln -s $NEST/made b/lock; ln -s $NEST b/results`,
-			run: `timeout 20 premix blast serve --listen unix:$V/s --dir $A/b`, said: saysForeign},
+			run: `timeout 20 premix blast serve --listen unix:$V/s --dir $A/b`, stderr: saysForeign},
 		{name: "blast serve: in a directory of a group the lock is a link", before: `mkdir b`, rootPlant: `chmod 775 $V/b; chgrp 61001 $V/b; ln -s $NEST/made $V/b/lock`,
-			run: `timeout 20 premix blast serve --listen unix:$V/s --dir b`, said: saysLink},
+			run: `timeout 20 premix blast serve --listen unix:$V/s --dir b`, stderr: saysLink},
 		{name: "replay: root's tables go into a directory of the attacker's", root: true, before: `printf '; MaxProcs: 4\n1 0 0 10 1 -1 -1 1 10 -1 1 1 1 1 1 1 -1 -1\n' >t.swf`, plant: `mkdir p`,
-			run: `premix replay t.swf --parquet $A/p`, said: saysForeign},
+			run: `premix replay t.swf --parquet $A/p`, stderr: saysForeign},
 		{name: "transfer: root's measurements go into a directory of the attacker's", root: true, before: transferLink, plant: `mkdir t; ln -s $LOOT t/schedule.json; ln -s $NEST t/pcap`,
-			run: `timeout 20 premix transfer bench link.yaml --out $A/t --capture none --at 03:00 --for 1s`, said: saysForeign},
+			run: `timeout 20 premix transfer bench link.yaml --out $A/t --capture none --at 03:00 --for 1s`, stderr: saysForeign},
 		{name: "transfer: root's report goes into a directory of the attacker's", root: true,
 			before: `mkdir t; printf '{"table":"transfer","format":1}\n{"id":"a","link":"l","protocol":"scp","direction":"get","size":1,"files":1,"seconds":1,"speed":1,"ok":true}\n' >t/transfers-0001.jsonl; premix transfer report t >/dev/null`,
-			plant:  `cp -r $V/t t; rm -r t/figures; ln -s $NEST t/figures`, run: `premix transfer report $A/t`, said: saysForeign},
+			plant:  `cp -r $V/t t; rm -r t/figures; ln -s $NEST t/figures`, run: `premix transfer report $A/t`, stderr: saysForeign},
 		{name: "snapshotter: the records go into a directory of the attacker's", root: true, before: `mkdir root`, plant: `mkdir r`,
-			run: `timeout 20 premix snapshotter --root $V/root --address $V/s.sock --origin $V --record $A/r`, said: saysForeign},
+			run: `timeout 20 premix snapshotter --root $V/root --address $V/s.sock --origin $V --record $A/r`, stderr: saysForeign},
 		{name: "files: in a directory of a group the lock of a policy's journal is a link", before: filesRule + `mkdir j`, rootPlant: `chmod 775 $V/j; chgrp 61001 $V/j; ln -s $NEST/made $V/j/lock`,
-			run: `premix files policy rules.sql scan.parquet --apply --journal j`, said: saysLink},
+			run: `premix files policy rules.sql scan.parquet --apply --journal j`, stderr: saysLink},
 		{name: "files: in a directory of a group the audit of a policy is a link", before: filesRule + `mkdir j`, rootPlant: `chmod 775 $V/j; chgrp 61001 $V/j; ln -s $LOOT $V/j/audit.jsonl`,
-			run: `premix files policy rules.sql scan.parquet --apply --journal j`, said: saysLink},
+			run: `premix files policy rules.sql scan.parquet --apply --journal j`, stderr: saysLink},
 
 		// PREMIX_HOME is still the attacker's after su.
 		{name: "home: the attacker's link file has a command as protocol", root: true,
 			plant: `mkdir -p h/transfer/links; printf 'name: peer\nhost: 127.0.0.1\ndirectory: /tmp\npeer_directory: /tmp\nsizes: [1K]\nprotocols:\n  - name: mine\n    about: mine\n    get: touch %s/pwned\n' $NEST >link.yaml; printf '{"name":"peer","host":"127.0.0.1","file":"%s/link.yaml"}' $A >h/transfer/links/peer.json; chmod -R a+rX h`,
-			run:   `PREMIX_HOME=$A/h timeout 20 premix transfer get peer:/etc/hostname copy --protocol mine`, said: saysForeign},
+			run:   `PREMIX_HOME=$A/h timeout 20 premix transfer get peer:/etc/hostname copy --protocol mine`, stderr: saysForeign},
 		{name: "home: the attacker's directory remembers root's link", root: true, before: transferLink, plant: `mkdir -p h/transfer; ln -s $NEST h/transfer/links`,
-			run: `PREMIX_HOME=$A/h timeout 20 premix transfer bench link.yaml --out t --capture none --repeat 1`, said: saysForeign},
+			run: `PREMIX_HOME=$A/h timeout 20 premix transfer bench link.yaml --out t --capture none --repeat 1`, stderr: saysForeign},
 		{name: "home: the attacker knows another key of a store", root: true, before: `premix store init $V/s >/dev/null; mkdir tree; premix store publish --store s tree t:1`, plant: `mkdir -p h/trust`,
-			run: `PREMIX_HOME=$A/h premix store pull t:1 --origin $V/s --store m`, said: saysForeign},
+			run: `PREMIX_HOME=$A/h premix store pull t:1 --origin $V/s --store m`, stderr: saysForeign},
 		{name: "home: the attacker's directory has databases", root: true, plant: `mkdir -p h; premix blast db ls >/dev/null 2>&1; ln -s $NEST h/blast`,
-			run: `PREMIX_HOME=$A/h premix blast db rm x; PREMIX_HOME=$A/h premix blast warm x; printf '>a\nACGTACGTACGT\n' >x.fa; PREMIX_HOME=$A/h premix blast db add x.fa --name x --type nucl`, said: saysForeign},
+			run: `PREMIX_HOME=$A/h premix blast db rm x; PREMIX_HOME=$A/h premix blast warm x; printf '>a\nACGTACGTACGT\n' >x.fa; PREMIX_HOME=$A/h premix blast db add x.fa --name x --type nucl`, stderr: saysForeign},
 		{name: "home: the attacker's directory has snapshots", root: true, plant: `mkdir -p h; ln -s $NEST h/snapshots; ln -s $NEST h/calls; ln -s $NEST h/inplace`,
-			run: recipeOf + `PREMIX_HOME=$A/h premix run r.yaml s.csv --out out --start hot`, said: saysForeign + "|" + saysLink},
+			run: recipeOf + `PREMIX_HOME=$A/h premix run r.yaml s.csv --out out --start hot`, stderr: saysForeign + "|" + saysLink},
 		{name: "home: the attacker's directory has calls of premix hot", root: true, plant: `mkdir -p h; ln -s $NEST h/calls; ln -s $NEST h/inplace`,
 			run: recipeOf + `for i in 1 2 3; do PREMIX_HOME=$A/h premix hot -- cat a.in >o || exit 9; cmp a.in o || exit 9; done`},
 
@@ -423,18 +423,18 @@ func attacks() []attack {
 		{name: "files: in a directory of the attacker's the half written table is a link", root: true, plant: `ln -s $LOOT scan.parquet.tmp`, run: `premix files scan nest -o $A/scan.parquet`},
 
 		// The programs of Slurm.
-		{name: "shim: the directory belongs to the attacker", plant: `premix slurm-shim --dir shim >/dev/null; chmod -R a+rwX shim`, run: `$A/shim/bin/squeue`, said: saysForeign},
-		{name: "shim: root submits to a directory of the attacker's", root: true, plant: `premix slurm-shim --dir shim >/dev/null`, run: `$A/shim/bin/sbatch --wrap "touch $NEST/pwned"`, said: saysForeign},
-		{name: "shim: root makes its programs in a directory of the attacker's", root: true, plant: `premix slurm-shim --dir shim >/dev/null; rm -r shim/bin; ln -s $NEST shim/bin`, run: `premix slurm-shim --dir $A/shim`, said: saysForeign},
-		{name: "shim: the programs' directory is a link to one of the victim's", before: `premix slurm-shim --dir shim >/dev/null; chmod 777 shim; rm -r shim/bin`, plant: `ln -s $NEST $V/shim/bin`, run: `premix slurm-shim --dir shim`, said: saysLink},
+		{name: "shim: the directory belongs to the attacker", plant: `premix slurm-shim --dir shim >/dev/null; chmod -R a+rwX shim`, run: `$A/shim/bin/squeue`, stderr: saysForeign},
+		{name: "shim: root submits to a directory of the attacker's", root: true, plant: `premix slurm-shim --dir shim >/dev/null`, run: `$A/shim/bin/sbatch --wrap "touch $NEST/pwned"`, stderr: saysForeign},
+		{name: "shim: root makes its programs in a directory of the attacker's", root: true, plant: `premix slurm-shim --dir shim >/dev/null; rm -r shim/bin; ln -s $NEST shim/bin`, run: `premix slurm-shim --dir $A/shim`, stderr: saysForeign},
+		{name: "shim: the programs' directory is a link to one of the victim's", before: `premix slurm-shim --dir shim >/dev/null; chmod 777 shim; rm -r shim/bin`, plant: `ln -s $NEST $V/shim/bin`, run: `premix slurm-shim --dir shim`, stderr: saysLink},
 
 		// The snapshotter.
-		{name: "snapshotter: the root belongs to the attacker", root: true, plant: `mkdir root`, run: `timeout 100 premix snapshotter --root $A/root --address $V/s.sock --origin $V`, said: saysForeign},
-		{name: "snapshotter: all users can write to the root", root: true, before: `mkdir -m 777 root`, run: `timeout 100 premix snapshotter --root $V/root --address $V/s.sock --origin $V`, said: saysWorld},
+		{name: "snapshotter: the root belongs to the attacker", root: true, plant: `mkdir root`, run: `timeout 100 premix snapshotter --root $A/root --address $V/s.sock --origin $V`, stderr: saysForeign},
+		{name: "snapshotter: all users can write to the root", root: true, before: `mkdir -m 777 root`, run: `timeout 100 premix snapshotter --root $V/root --address $V/s.sock --origin $V`, stderr: saysWorld},
 
 		// The binary, and the environment of the caller.
-		{name: "setuid: premix is set-user-ID root", rootPlant: `cp $(command -v premix) $TMPDIR/setuid-premix; chmod 4755 $TMPDIR/setuid-premix`, run: `$TMPDIR/setuid-premix version; e=$?; exit $e`, said: `set-user-ID`},
-		{name: "setgid: premix is set-group-ID root", rootPlant: `cp $(command -v premix) $TMPDIR/setgid-premix; chmod 2755 $TMPDIR/setgid-premix`, run: `$TMPDIR/setgid-premix version; e=$?; exit $e`, said: `set-group-ID`},
+		{name: "setuid: premix is set-user-ID root", rootPlant: `cp $(command -v premix) $TMPDIR/setuid-premix; chmod 4755 $TMPDIR/setuid-premix`, run: `$TMPDIR/setuid-premix version; e=$?; exit $e`, stderr: `set-user-ID`},
+		{name: "setgid: premix is set-group-ID root", rootPlant: `cp $(command -v premix) $TMPDIR/setgid-premix; chmod 2755 $TMPDIR/setgid-premix`, run: `$TMPDIR/setgid-premix version; e=$?; exit $e`, stderr: `set-group-ID`},
 		{name: "environment: PATH has the working directory, which is the attacker's", root: true,
 			plant: `for p in criu runc fusermount3 squeue sinfo ssh tcpdump sshd mount; do printf '#!/bin/sh\ntouch %s/pwned\n' $NEST >$p; chmod 755 $p; done`,
 			run:   `cd $A; for p in ".:$PATH" ":$PATH" "$PATH:"; do PATH=$p premix doctor; PATH=$p premix exec --store s x:1 -- true; done; true`},
@@ -443,7 +443,7 @@ func attacks() []attack {
 			plant:  `mkdir lib`,
 			run:    `cd $A; PATH=$V/bin:$PATH LD_LIBRARY_PATH=:/opt/lib:lib premix transfer get peer.invalid:/x $V/x; PATH=$V/bin:$PATH LD_LIBRARY_PATH=:/opt/lib:lib premix doctor; true`,
 			done:   `grep -q 'ssh /opt/lib$' env && ! grep -v ' /opt/lib$' env`},
-		{name: "environment: SUDO_UID makes an ordinary user trust the attacker", plant: tasksOf + `chmod -R a+rwX q`, run: `SUDO_UID=61001 premix task run --out $A/q`, said: saysForeign},
+		{name: "environment: SUDO_UID makes an ordinary user trust the attacker", plant: tasksOf + `chmod -R a+rwX q`, run: `SUDO_UID=61001 premix task run --out $A/q`, stderr: saysForeign},
 	}
 	// Every file of a task directory, replaced.
 	for _, kind := range []struct{ name, how string }{

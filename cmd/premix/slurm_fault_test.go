@@ -67,7 +67,7 @@ func TestSlurmForgotten(t *testing.T) {
 				t.Fatalf("%v %q", err, list)
 			}
 			id := strings.Fields(list)[0]
-			said := func(word string) {
+			stderr := func(word string) {
 				// slurmctld tells slurmdbd of jobs that have started each five seconds.
 				if accounting && !comes(func() bool {
 					state, err := s.box.Run("sacct", "--noheader", "--allocations", "--jobs="+id+"_0", "--format=State%20")
@@ -76,12 +76,12 @@ func TestSlurmForgotten(t *testing.T) {
 					t.Errorf("sacct does not say %s", word)
 				}
 			}
-			said("RUNNING")
+			stderr("RUNNING")
 			if _, err := s.box.Run("scancel", id); err != nil {
 				t.Fatal(err)
 			}
 			s.write(t, "go", "")
-			said("CANCELLED")
+			stderr("CANCELLED")
 			// A slurmctld without its state has no jobs.
 			s.box.Kill("slurmctld")
 			old, err := filepath.Glob(filepath.Join(s.box.Dir, "state/job_state*"))

@@ -185,12 +185,12 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 	}
 	// Ctrl-C cancels what another one has submitted, and the tasks are free again.
 	cmd := s.premix("", "task", "run", "--out", "held", "--engine", "slurm", "--engine-opt", "poll=300ms")
-	said, err := os.Create(s.path("said"))
+	stderr, err := os.Create(s.path("said"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer said.Close()
-	cmd.Stderr = said
+	defer stderr.Close()
+	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

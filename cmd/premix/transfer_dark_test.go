@@ -111,10 +111,10 @@ func (d *dark) copy(more ...string) *exec.Cmd {
 }
 
 // begin starts a copy, and cuts the link when it has carried so many bytes.
-func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, finished chan error) {
+func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, stderr *bytes.Buffer, finished chan error) {
 	d.t.Helper()
-	cmd, said, finished = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
-	cmd.Stdout, cmd.Stderr = said, said
+	cmd, stderr, finished = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
+	cmd.Stdout, cmd.Stderr = stderr, stderr
 	dark := d.link.CutAfter(at)
 	if err := d.link.A.Start(cmd); err != nil {
 		d.t.Fatal(err)
@@ -123,13 +123,13 @@ func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, said *bytes.Buffe
 	select {
 	case <-dark:
 	case err := <-finished:
-		d.t.Fatalf("the copy has ended before the link was cut: %v\n%s", err, said)
+		d.t.Fatalf("the copy has ended before the link was cut: %v\n%s", err, stderr)
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
 		<-finished
 		d.t.Fatalf("%d bytes never came", at)
 	}
-	return cmd, said, finished
+	return cmd, stderr, finished
 }
 
 // remember has the link known by its name, as a bench does.
@@ -147,16 +147,16 @@ func (d *dark) vanish(at int64) {
 	if !d.server {
 		d.remember()
 	}
-	cmd, said, finished := d.begin(at)
+	cmd, stderr, finished := d.begin(at)
 	begin := time.Now()
 	select {
 	case err := <-finished:
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 5 && exit.ExitCode() != 1 || !strings.Contains(said.String(), "hint: ") {
-			t.Errorf("%s %t at %d: %v\n%s", d.way, d.server, at, err, said)
+		if !errors.As(err, &exit) || exit.ExitCode() != 5 && exit.ExitCode() != 1 || !strings.Contains(stderr.String(), "hint: ") {
+			t.Errorf("%s %t at %d: %v\n%s", d.way, d.server, at, err, stderr)
 		}
 	case <-time.After(darkLimit):
-		t.Errorf("%s %t at %d: the copy goes on %s after its peer has vanished\n%s", d.way, d.server, at, darkLimit, said)
+		t.Errorf("%s %t at %d: the copy goes on %s after its peer has vanished\n%s", d.way, d.server, at, darkLimit, stderr)
 		_ = cmd.Process.Kill()
 		<-finished
 	}
@@ -215,7 +215,7 @@ func TestTransferDarkTerm(t *testing.T) {
 					if !server {
 						d.remember()
 					}
-					cmd, said, finished := d.begin(darkSize/3, more...)
+					cmd, stderr, finished := d.begin(darkSize/3, more...)
 					// The copy is to notice nothing yet, and have all buffers full.
 					time.Sleep(500 * time.Millisecond)
 					begin := time.Now()
@@ -225,12 +225,12 @@ func TestTransferDarkTerm(t *testing.T) {
 					err := <-finished
 					var exit *exec.ExitError
 					if !errors.As(err, &exit) || exit.ExitCode() != 128+int(syscall.SIGTERM) {
-						t.Errorf("%v\n%s", err, said)
+						t.Errorf("%v\n%s", err, stderr)
 					}
 					// A machine may be slow. Without the signal the copy ends when the peer has
 					// been silent for 90 s.
 					if took := time.Since(begin); took > time.Minute {
-						t.Errorf("it took %v\n%s", took, said)
+						t.Errorf("it took %v\n%s", took, stderr)
 					} else {
 						t.Logf("it took %v", took)
 					}
@@ -266,8 +266,8 @@ func TestTransferStopped(t *testing.T) {
 	script := fmt.Sprintf(`[ -e %[1]s ] || echo $$ >%[1]s; exec %[2]s transfer serve --asked @asked@`, number, binary)
 	cmd := exec.Command(binary, "transfer", "stream", "get", to, from, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), transfer.SilenceVariable+"=2s")
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -293,9 +293,9 @@ func TestTransferStopped(t *testing.T) {
 	}
 	begin := time.Now()
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, &said)
+		t.Errorf("%v\n%s", err, &stderr)
 	}
-	t.Logf("it took %v: %s", time.Since(begin), &said)
+	t.Logf("it took %v: %s", time.Since(begin), &stderr)
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, source) {
 		t.Errorf("%v, %d bytes are not what was sent", err, len(got))
 	}
@@ -316,17 +316,17 @@ func TestTransferDarkOthers(t *testing.T) {
 			d := newDark(t, "get", false, "4s", 1)
 			d.write("sizes: [1K]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols: [scp, " + strings.ReplaceAll(name, "scp", "sftp") + "]\n")
 			d.remember()
-			cmd, said, finished := d.begin(darkSize/3, "--protocol", name, "--allow-open")
+			cmd, stderr, finished := d.begin(darkSize/3, "--protocol", name, "--allow-open")
 			begin := time.Now()
 			select {
 			case err := <-finished:
 				var exit *exec.ExitError
-				if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(said.String(), "hint: ") {
-					t.Errorf("%v\n%s", err, said)
+				if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(stderr.String(), "hint: ") {
+					t.Errorf("%v\n%s", err, stderr)
 				}
 				t.Logf("ended after %v", time.Since(begin))
 			case <-time.After(darkLimit):
-				t.Errorf("the copy goes on\n%s", said)
+				t.Errorf("the copy goes on\n%s", stderr)
 				_ = cmd.Process.Kill()
 				<-finished
 			}

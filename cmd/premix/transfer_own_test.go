@@ -101,8 +101,8 @@ func TestTransferOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd = b.command(get...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	if err := b.link.A.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func TestTransferOwn(t *testing.T) {
 		t.Error("the copy never got half way")
 	}
 	b.ssh.Stop()
-	if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), "hint: ") || !half() {
-		t.Errorf("%v\n%s", err, said.String())
+	if err := cmd.Wait(); err == nil || !strings.Contains(stderr.String(), "hint: ") || !half() {
+		t.Errorf("%v\n%s", err, stderr.String())
 	}
 	if !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
 		t.Errorf("processes were left behind: %q", left)

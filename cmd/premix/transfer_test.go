@@ -481,10 +481,10 @@ func TestTransferLoopback(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	link := b.write("sizes: [3M]\ndirections: [get, put]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols:\n" + ownProtocol() + "  - scp\n")
 	cmd := b.command("transfer", "bench", link, "--out", b.path("out"))
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	if err := b.link.B.Run(cmd); err != nil {
-		t.Fatalf("%v\n%s", err, &said)
+		t.Fatalf("%v\n%s", err, &stderr)
 	}
 	for _, c := range copies(t, b.path("out")) {
 		data, other := c.PayloadDown, c.PayloadUp
@@ -495,7 +495,7 @@ func TestTransferLoopback(t *testing.T) {
 			t.Errorf("%s %s: %+v", c.Protocol, c.Direction, c)
 		}
 	}
-	if !strings.Contains(said.String(), "scp") {
-		t.Error(said.String())
+	if !strings.Contains(stderr.String(), "scp") {
+		t.Error(stderr.String())
 	}
 }

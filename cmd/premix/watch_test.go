@@ -68,14 +68,14 @@ func (w *watched) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	said := bufio.NewReader(out)
-	line, err := said.ReadString('\n')
+	stderr := bufio.NewReader(out)
+	line, err := stderr.ReadString('\n')
 	_, address, ok := strings.Cut(strings.TrimSpace(line), ": ")
 	if err != nil || !ok {
 		w.t.Fatalf("it said %q: %v", line, err)
 	}
 	w.url = strings.TrimSuffix(address, "/")
-	line, err = said.ReadString('\n')
+	line, err = stderr.ReadString('\n')
 	file, ok := strings.CutPrefix(strings.TrimSpace(line), "other users need the token in ")
 	if err != nil || !ok {
 		w.t.Fatalf("it said %q: %v", line, err)

@@ -118,13 +118,13 @@ sed -i 's/"kernel": "/"kernel": "9./' "$PREMIX_HOME"/snapshots/*/snapshot.json
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--mount", "sh", "-c", script, binary, u.dir, origin, path, one)
 	cmd.Dir, cmd.Env = u.dir, u.environment()
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	if err := link.B.Run(cmd); err != nil {
-		t.Fatalf("node B: %v\n%s", err, said.String())
+		t.Fatalf("node B: %v\n%s", err, stderr.String())
 	}
-	if !regexp.MustCompile(`is no longer valid.*: the kernel is .* instead of 9\.`).MatchString(said.String()) {
-		t.Errorf("why the snapshot is not used was not told:\n%s", said.String())
+	if !regexp.MustCompile(`is no longer valid.*: the kernel is .* instead of 9\.`).MatchString(stderr.String()) {
+		t.Errorf("why the snapshot is not used was not told:\n%s", stderr.String())
 	}
 	u.startedAs(t, "report.json", "hot")
 	u.startedAs(t, "refused.json", "cold")

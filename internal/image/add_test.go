@@ -326,7 +326,7 @@ func TestSources(t *testing.T) {
 // is made from their trees, and is what their archives make.
 func TestReuse(t *testing.T) {
 	needRoot(t)
-	awkward := newArchive(t).put(tar.TypeDir, "d/", 0o750, "").put(tar.TypeReg, "d/a", 0o4711, strings.Repeat("a", 5000)).
+	testTree := newArchive(t).put(tar.TypeDir, "d/", 0o750, "").put(tar.TypeReg, "d/a", 0o4711, strings.Repeat("a", 5000)).
 		put(tar.TypeLink, "d/b", 0o4711, "d/a").put(tar.TypeSymlink, "d/s", 0o777, "a").put(tar.TypeFifo, "d/fifo", 0o600, "").
 		put(tar.TypeReg, "d/"+strings.Repeat("n", 220), 0, "").put(tar.TypeReg, ".wh.big", 0, "").
 		put(tar.TypeDir, "etc/", 0o700, "").put(tar.TypeReg, "etc/.wh..wh..opq", 0, "").put(tar.TypeReg, "etc/new", 0o600, "new")
@@ -335,11 +335,11 @@ func TestReuse(t *testing.T) {
 		{Typeflag: tar.TypeDir, Name: "d/\xff\n", Mode: 0o755, Uid: 4_000_000, ModTime: time.Unix(1_600_000_000, 123456789), Format: tar.FormatPAX,
 			PAXRecords: map[string]string{"SCHILY.xattr.user.bytes": "\x00=\n\xff", "SCHILY.xattr.trusted.x": ""}},
 	} {
-		if err := awkward.w.WriteHeader(&h); err != nil {
+		if err := testTree.w.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
 	}
-	data := [][]byte{base(t), top(t, "x"), awkward.bytes()}
+	data := [][]byte{base(t), top(t, "x"), testTree.bytes()}
 	var layers []v1.Layer
 	for _, d := range data {
 		layers = append(layers, layerOf(t, d, "gzip"))

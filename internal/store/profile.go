@@ -164,7 +164,7 @@ func bundlesFor(files int) int {
 	return min(max(fewBundles, files/perBundle-1), manyBundles)
 }
 
-// portion returns the relative size of bundle k, from 1 on.
+// portion returns the size of bundle k in relation to bundle 1: later bundles are larger.
 func portion(k int) int64 { return int64(min(k, 3)) }
 
 // bundler packs parts of chunks into bundles.
@@ -177,12 +177,12 @@ type bundler struct {
 	total int64 // bytes of all parts
 	// The stored form is what is transferred. Its size is not known before a bundle is
 	// complete: it is estimated from the stored forms of the chunks.
-	weight  int64 // of all parts
-	done    int64 // weight of the parts in completed bundles
-	opening int64 // weight of the parts in the open bundle
-	open    tree.Bundle
-	row     []byte
-	spans   spans // of the open bundle
+	weight     int64 // of all parts
+	done       int64 // weight of the parts in completed bundles
+	openWeight int64 // weight of the parts in the open bundle
+	open       tree.Bundle
+	row        []byte
+	spans      spans // of the open bundle
 }
 
 // full reports whether the open bundle is complete, so that a part of size bytes goes
@@ -206,7 +206,7 @@ func (b *bundler) full(size int64) bool {
 	for k := n; k <= b.few; k++ {
 		all += portion(k)
 	}
-	return b.opening*all >= (b.weight-b.done)*portion(n)
+	return b.openWeight*all >= (b.weight-b.done)*portion(n)
 }
 
 // expect returns the size of a part, and an estimate of the size of its stored form.
@@ -238,7 +238,7 @@ func (b *bundler) add(part, touched tree.Part) error {
 	}
 	b.row = object.AppendSlice(b.row, content, part.Slice(c.Size))
 	b.open.Parts++
-	b.opening += weight
+	b.openWeight += weight
 	for _, r := range b.t.blocks(touched) {
 		b.spans.add(b.files, b.t.m.Meta, r.from, r.to)
 	}
@@ -255,7 +255,7 @@ func (b *bundler) flush() error {
 	}
 	b.open.Digest, b.open.Size, b.open.Spans = d, int64(len(b.row)), b.spans.list()
 	b.p.Bundles = append(b.p.Bundles, b.open)
-	b.done += b.opening
-	b.open, b.row, b.spans, b.opening = tree.Bundle{}, b.row[:0], spans{}, 0
+	b.done += b.openWeight
+	b.open, b.row, b.spans, b.openWeight = tree.Bundle{}, b.row[:0], spans{}, 0
 	return nil
 }

@@ -95,7 +95,7 @@ func mounted(t testing.TB, s *store.Store, d object.Digest) string {
 	return dir
 }
 
-func awkwardTree(t testing.TB, n int) string {
+func testTree(t testing.TB, n int) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("awkward trees need root")
@@ -110,7 +110,7 @@ func awkwardTree(t testing.TB, n int) string {
 func TestAwkwardTreesSurvive(t *testing.T) {
 	for n := range testtree.Trees {
 		t.Run(testtree.Name(n), func(t *testing.T) {
-			s, dir, cache := newStore(t), awkwardTree(t, n), t.TempDir()
+			s, dir, cache := newStore(t), testTree(t, n), t.TempDir()
 			p := publish(t, s, dir, "awkward:latest", cache)
 			diffs, err := testtree.Compare(dir, mounted(t, s, p.Tree))
 			if err != nil {

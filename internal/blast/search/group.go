@@ -245,7 +245,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 		if err := os.WriteFile(path, g.jobs[i].Queries, 0o600); err != nil {
 			return nil, err
 		}
-		q, err := look(path)
+		q, err := examine(path)
 		if err != nil {
 			return nil, err
 		}
@@ -266,7 +266,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 	if err := os.WriteFile(path, joined.Bytes(), 0o600); err != nil {
 		return nil, err
 	}
-	q, err := look(path)
+	q, err := examine(path)
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +332,7 @@ func (g *group) give(ctx context.Context, i int, path string, hits *collector, f
 		return err
 	}
 	defer os.RemoveAll(dir)
-	q, err := look(path)
+	q, err := examine(path)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,8 @@ type queries struct {
 	odd     bool  // it contains something besides headers and letters
 }
 
-// look examines a file of queries. It leaves it to BLAST+ to report mistakes.
-func look(path string) (*queries, error) {
+// examine examines a file of queries. It leaves it to BLAST+ to report mistakes.
+func examine(path string) (*queries, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -90,7 +90,7 @@ func Run(ctx context.Context, r Request) error {
 	if r.Options.help {
 		return r.whole(ctx, dir)
 	}
-	q, err := r.look(dir)
+	q, err := r.examine(dir)
 	if err != nil {
 		return err
 	}
@@ -121,9 +121,9 @@ func known(program string) error {
 	return &OptionError{fmt.Sprintf("there is no program %q", program), "it is one of " + strings.Join(Programs(), ", ")}
 }
 
-// look examines the queries. It copies standard input to a file, because it may be read
+// examine examines the queries. It copies standard input to a file, because it may be read
 // several times.
-func (r *Request) look(dir string) (*queries, error) {
+func (r *Request) examine(dir string) (*queries, error) {
 	path := r.Options.Query
 	if path == "" || path == "-" {
 		path = filepath.Join(dir, "queries")
@@ -150,7 +150,7 @@ func (r *Request) look(dir string) (*queries, error) {
 			return &queries{}, nil // BLAST+ will report what is wrong with the file
 		}
 	}
-	q, err := look(path)
+	q, err := examine(path)
 	if err != nil {
 		return &queries{path: path}, nil
 	}

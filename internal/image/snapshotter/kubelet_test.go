@@ -78,7 +78,7 @@ func TestKubelet(t *testing.T) {
 	out, err := run.CombinedOutput()
 	if err != nil {
 		for _, p := range pods() {
-			t.Logf("pod %s: %s %s", p.Name, p.Status.Phase, said(p))
+			t.Logf("pod %s: %s %s", p.Name, p.Status.Phase, stderr(p))
 		}
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -98,7 +98,7 @@ func TestKubelet(t *testing.T) {
 		return !slices.ContainsFunc(list, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodSucceeded })
 	}) || len(list) == 0 {
 		for _, p := range list {
-			t.Errorf("pod %s on node %q: %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, said(p))
+			t.Errorf("pod %s on node %q: %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, stderr(p))
 		}
 		t.Errorf("there are %d pods", len(list))
 	}
@@ -116,8 +116,8 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// said is what a pod and its containers say of their end.
-func said(p corev1.Pod) string {
+// stderr is what a pod and its containers say of their end.
+func stderr(p corev1.Pod) string {
 	text := p.Status.Reason + " " + p.Status.Message
 	for _, c := range p.Status.ContainerStatuses {
 		if e := c.State.Terminated; e != nil {

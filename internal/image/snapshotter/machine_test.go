@@ -743,8 +743,8 @@ func (c *containerd) container(ref, name string, command ...string) (string, err
 func (c *containerd) heard(args func(try int) []string, command []string) (string, error) {
 	for try := range 20 {
 		out, err := c.ctr(slices.Concat(args(try), []string{"sh", "-c", `"$@" && echo that is all`, "sh"}, command)...)
-		if said, all := strings.CutSuffix(out, "that is all\n"); all || err != nil {
-			return said, err
+		if stderr, all := strings.CutSuffix(out, "that is all\n"); all || err != nil {
+			return stderr, err
 		}
 	}
 	return "", errors.New("ctr does not tell what the command says")

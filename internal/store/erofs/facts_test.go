@@ -351,9 +351,9 @@ func compare(t *testing.T, wantName string, want facts, gotName string, got fact
 	if len(want.of) < 1 {
 		t.Errorf("%s: nothing to compare", wantName)
 	}
-	said := 0
+	stderr := 0
 	differ := func(format string, args ...any) {
-		if said++; said <= 20 {
+		if stderr++; stderr <= 20 {
 			t.Errorf(format, args...)
 		}
 	}
@@ -389,7 +389,7 @@ func compare(t *testing.T, wantName string, want facts, gotName string, got fact
 			differ("%.200q: only %s has it", p, gotName)
 		}
 	}
-	if said > 20 {
-		t.Errorf("and %d differences more", said-20)
+	if stderr > 20 {
+		t.Errorf("and %d differences more", stderr-20)
 	}
 }

@@ -99,9 +99,9 @@ func credentials(t *testing.T, text string) *origin.Credentials {
 func TestCredentialsTravel(t *testing.T) {
 	s := newSample(t, 1, 100)
 	files := http.FileServer(http.Dir(s.dir))
-	var elsewhere atomic.Value
+	var remote atomic.Value
 	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		elsewhere.Store(r.Header.Clone())
+		remote.Store(r.Header.Clone())
 		files.ServeHTTP(w, r)
 	}))
 	defer stranger.Close()
@@ -142,7 +142,7 @@ func TestCredentialsTravel(t *testing.T) {
 	if _, err := open(t, home.URL+"/moved", o).Object(context.Background(), s.digests[0]); err != nil {
 		t.Errorf("a redirect to another host: %v", err)
 	}
-	if got := elsewhere.Load().(http.Header); got.Get("Authorization") != "" || got.Get("Accept-Encoding") != "identity" {
+	if got := remote.Load().(http.Header); got.Get("Authorization") != "" || got.Get("Accept-Encoding") != "identity" {
 		t.Errorf("another host was told %v", got)
 	}
 

@@ -237,11 +237,11 @@ shutdown_lifetime 0 seconds
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
+	var stderr bytes.Buffer
 	// Its shared memory is named after the service, for all that run here.
 	service := fmt.Sprintf("premix%dx%d", pid, n)
 	cmd := exec.Command(squid, "-N", "-d", "1", "-n", service, "-f", config)
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Stdout, cmd.Stderr = &stderr, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ shutdown_lifetime 0 seconds
 		select {
 		case err := <-gone:
 			gone <- err
-			t.Fatalf("squid ended: %v\n%s", err, said.String())
+			t.Fatalf("squid ended: %v\n%s", err, stderr.String())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

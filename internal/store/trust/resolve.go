@@ -223,13 +223,13 @@ func (r *Resolver) trustedKeys(o origin.Origin, info *tree.Info) (keys []tree.Pu
 	if err != nil {
 		return nil, false, err
 	}
-	var here, elsewhere *Known
+	var here, remote *Known
 	for i := range all {
 		k := &all[i]
 		if k.Origin == o.String() {
 			here = k
-		} else if k.Store == info.ID && elsewhere == nil {
-			elsewhere = k
+		} else if k.Store == info.ID && remote == nil {
+			remote = k
 		}
 	}
 	if len(r.o.Keys) > 0 {
@@ -239,7 +239,7 @@ func (r *Resolver) trustedKeys(o origin.Origin, info *tree.Info) (keys []tree.Pu
 	_, local := o.(*origin.Dir)
 	pinned := here
 	if local || pinned == nil {
-		pinned = elsewhere
+		pinned = remote
 		isNew = here == nil || local && here.Store != info.ID
 	}
 	if pinned == nil {

@@ -13,7 +13,7 @@ const Tick = 10 * time.Millisecond
 
 // Totals are the counts of a capture.
 type Totals struct {
-	Down, Up    Way
+	Down, Up    Direction
 	TCP, UDP    int64
 	Histogram   []int64 // by transfer.SizeEdges
 	Oversize    int64   // frames that are larger than the MTU permits
@@ -25,8 +25,8 @@ type Totals struct {
 	Packets     []Packet // if requested
 }
 
-// Way holds the counts of one direction.
-type Way struct{ Packets, Bytes, Payload, Retransmits int64 }
+// Direction holds the counts of one direction.
+type Direction struct{ Packets, Bytes, Payload, Retransmits int64 }
 
 // Times are the times of one direction; zero if an event did not happen.
 type Times struct {
@@ -206,7 +206,7 @@ const maxTicks = int(24 * time.Hour / Tick)
 // follow updates the sequence numbers of a connection. A segment that begins before the
 // expected number fills a hole or is a repetition: at both ends of a link that is a
 // retransmission, or rarely a reordered packet.
-func (y *Tally) follow(c connection, w int, way *Way, seq uint32, flags byte, payload int) {
+func (y *Tally) follow(c connection, w int, way *Direction, seq uint32, flags byte, payload int) {
 	if payload == 0 && flags&tcpSYN == 0 {
 		return
 	}

@@ -529,8 +529,8 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	}
 	if p.Verifies {
 		r.d.Verified = "by " + p.Name
-		if ran.Said != "" {
-			r.note("%s", ran.Said)
+		if ran.Stderr != "" {
+			r.note("%s", ran.Stderr)
 		}
 		return nil
 	}

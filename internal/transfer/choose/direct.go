@@ -36,7 +36,7 @@ var errElsewhere = errors.New("another protocol is faster for so much")
 
 // surely reports whether premix's own protocol is to begin without knowing the size. When
 // the size of a file is known, elsewhere reports whether it should give up.
-func (j *Copy) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
+func (j *Copy) surely(copies []transfer.Copy) (remote func(size int64) bool, ok bool) {
 	p := j.protocol(own)
 	if p == nil || j.Direction != transfer.Get || !j.ownShipped(p) {
 		return nil, false
@@ -98,7 +98,7 @@ func beyond(copies []transfer.Copy, t Task) bool {
 // end examines the source, so that no question is asked before. elsewhere reports for the
 // size of a file whether another protocol is better. If direct returns an error and done is
 // false, another protocol may succeed.
-func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, elsewhere func(size int64) bool) (_ *Done, done bool, err error) {
+func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, remote func(size int64) bool) (_ *Done, done bool, err error) {
 	begin := time.Now()
 	if err := j.makeWay(); err != nil {
 		return nil, true, err
@@ -119,7 +119,7 @@ func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, elsewhere fun
 	}
 	limited, cancel := context.WithTimeout(ctx, j.Link.Timeout)
 	defer cancel()
-	sent, err := j.take(limited, s, elsewhere)
+	sent, err := j.take(limited, s, remote)
 	if err != nil {
 		final, err := j.explain(ctx, err)
 		return nil, final, err
@@ -186,14 +186,14 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 
 // take makes a copy whose destination is here, if there is space for it. elsewhere may be
 // nil.
-func (j *Copy) take(ctx context.Context, s *stream.Copy, elsewhere func(size int64) bool) (*stream.Done, error) {
+func (j *Copy) take(ctx context.Context, s *stream.Copy, remote func(size int64) bool) (*stream.Done, error) {
 	if j.Have != "" {
 		s.Have = []string{j.Have}
 	}
 	var size atomic.Int64 // of a file; 0 for a tree
 	begins := sync.OnceFunc(func() { j.note("by %s", own) })
 	s.Begin = func(n int64) error {
-		if elsewhere != nil && elsewhere(n) {
+		if remote != nil && remote(n) {
 			return errElsewhere
 		}
 		begins()
@@ -302,7 +302,7 @@ func (j *Copy) explain(ctx context.Context, err error) (final bool, _ error) {
 	case errors.As(err, &full):
 		return true, full
 	case errors.As(err, &gone) && !gone.Met && gone.Status == sshFailed:
-		return true, &peer.UnreachableError{Peer: j.Link.Peer(), Said: gone.Said, Err: gone}
+		return true, &peer.UnreachableError{Peer: j.Link.Peer(), Stderr: gone.Stderr, Err: gone}
 	}
 	return false, err
 }

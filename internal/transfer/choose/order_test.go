@@ -51,10 +51,10 @@ func TestSurely(t *testing.T) {
 		mine, theirs float64
 	}
 	for _, c := range []struct {
-		name             string
-		measured         []times
-		ok               bool
-		keeps, elsewhere []int64
+		name          string
+		measured      []times
+		ok            bool
+		keeps, remote []int64
 	}{
 		{"nothing is known", nil, true, []int64{0, 1 << 40}, nil},
 		{"the same", []times{{5 << 20, 1, 0.3, 0.3}, {100 << 20, 1, 1.17, 1.16}}, true, []int64{1, 5 << 20, 100 << 20, 1 << 40}, nil},
@@ -73,7 +73,7 @@ func TestSurely(t *testing.T) {
 			copies = append(copies, row)
 		}
 		j := &Copy{Link: l, Direction: transfer.Get}
-		elsewhere, ok := j.surely(copies)
+		remote, ok := j.surely(copies)
 		if ok != c.ok {
 			t.Errorf("%s: %v", c.name, ok)
 		}
@@ -81,12 +81,12 @@ func TestSurely(t *testing.T) {
 			continue
 		}
 		for _, n := range c.keeps {
-			if elsewhere(n) {
+			if remote(n) {
 				t.Errorf("%s: it gives up %d bytes", c.name, n)
 			}
 		}
-		for _, n := range c.elsewhere {
-			if !elsewhere(n) {
+		for _, n := range c.remote {
+			if !remote(n) {
 				t.Errorf("%s: it keeps %d bytes", c.name, n)
 			}
 		}

@@ -26,14 +26,14 @@ import (
 // UnreachableError is returned if a session could not be opened, or if its connection
 // broke.
 type UnreachableError struct {
-	Peer string
-	Said string // last line of ssh's messages
-	Err  error
+	Peer   string
+	Stderr string // last line of ssh's messages
+	Err    error
 }
 
 func (e *UnreachableError) Error() string {
-	if e.Said != "" {
-		return fmt.Sprintf("%s cannot be reached: %s", e.Peer, e.Said)
+	if e.Stderr != "" {
+		return fmt.Sprintf("%s cannot be reached: %s", e.Peer, e.Stderr)
 	}
 	return fmt.Sprintf("%s cannot be reached: %v", e.Peer, e.Err)
 }
@@ -79,7 +79,7 @@ type Session struct {
 	closing        atomic.Bool
 	hurry          atomic.Bool
 	started        *time.Timer // kills a session that does not begin in time; stopped by the first line
-	said           *lockedBuffer
+	stderr         *lockedBuffer
 	mark           string
 	port           uint16
 	at             string // see Address
@@ -139,12 +139,12 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 		words = append(words, "-o", "ControlMaster=yes", "-o", "ControlPersist=no")
 	}
 	words = append(words, l.Peer(), "exec sh")
-	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text(),
+	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), stderr: &lockedBuffer{}, mark: "premix-" + rand.Text(),
 		finished: make(chan struct{}), lost: make(chan struct{})}
 	// Do not pass on Ctrl-C: the session is needed to clean up.
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	s.cmd.Env = owner.Environ()
-	s.cmd.Stderr = s.said
+	s.cmd.Stderr = s.stderr
 	var err error
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, "", err
@@ -252,7 +252,7 @@ func (s *Session) broke(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	s.dead = &UnreachableError{Peer: s.link.Peer(), Said: s.said.String(), Err: err}
+	s.dead = &UnreachableError{Peer: s.link.Peer(), Stderr: s.stderr.String(), Err: err}
 	if ctx.Err() != nil {
 		s.dead = err
 	}
@@ -414,7 +414,7 @@ func (s *Session) Watch(ctx context.Context) (context.Context, context.CancelFun
 	go func() {
 		select {
 		case <-s.lost:
-			cancel(&UnreachableError{Peer: s.link.Peer(), Said: s.said.String(), Err: errors.New("the connection has ended")})
+			cancel(&UnreachableError{Peer: s.link.Peer(), Stderr: s.stderr.String(), Err: errors.New("the connection has ended")})
 		case <-ctx.Done():
 		}
 	}()

@@ -280,8 +280,8 @@ func (j *Copy) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = lastWords
-	said := &lastLines{}
-	cmd.Stderr = said
+	stderr := &lastLines{}
+	cmd.Stderr = stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, false, err
@@ -310,8 +310,8 @@ func (j *Copy) run(ctx context.Context) (_ *Done, moved bool, err error) {
 			kill()
 		}
 		reap(cmd, kill)
-		if gone != nil && gone.Said == "" {
-			gone.Met, gone.Said, gone.Status = moved, said.String(), cmd.ProcessState.ExitCode() // its message is better than its status
+		if gone != nil && gone.Stderr == "" {
+			gone.Met, gone.Stderr, gone.Status = moved, stderr.String(), cmd.ProcessState.ExitCode() // its message is better than its status
 		}
 	}()
 	if !told {

@@ -146,14 +146,14 @@ func (e *RefusedError) Hint() string {
 type PeerError struct {
 	Met    bool   // the two ends had been connected before
 	Server bool   // it is a standing server
-	Said   string // last line of the command that starts it
+	Stderr string // last line of the command that starts it
 	Status int    // of that command; -1: it was killed
 	Err    error
 }
 
 func (e *PeerError) Error() string {
-	if e.Said != "" {
-		return "the far end cannot be reached: " + e.Said
+	if e.Stderr != "" {
+		return "the far end cannot be reached: " + e.Stderr
 	}
 	return fmt.Sprintf("the far end cannot be reached: %v", e.Err)
 }

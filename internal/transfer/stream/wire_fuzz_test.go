@@ -158,10 +158,10 @@ func FuzzSender(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var said bytes.Buffer
-		ctl := newControl(bytes.NewReader(b), &said)
+		var stderr bytes.Buffer
+		ctl := newControl(bytes.NewReader(b), &stderr)
 		_ = answer(context.Background(), ctl, &request{Version: Version, Send: true, Path: []byte(path)}, at, nil, func(func(*stream)) {})
-		if bytes.Contains(said.Bytes(), []byte("the secret of others")) {
+		if bytes.Contains(stderr.Bytes(), []byte("the secret of others")) {
 			t.Fatalf("the content of a file outside was sent for %q", path)
 		}
 	})

@@ -30,7 +30,7 @@ type Ran struct {
 	Exit    int     // -1: by a signal
 	Cause   string  // as in transfer.Copy; empty: it succeeded
 	Error   string
-	Said    string // the end of its output
+	Stderr  string // the end of its output
 }
 
 // grace is the time that a command may take to end after SIGTERM.
@@ -134,14 +134,14 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	}
 	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 	sweep(id)
-	r.Said = out.String()
+	r.Stderr = out.String()
 	if p := cmd.ProcessState; p != nil {
 		r.CPU, r.Exit = (p.UserTime() + p.SystemTime()).Seconds(), p.ExitCode()
 	}
 	if r.Cause == "" && err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		r.Cause, r.Error = transfer.CauseExit, err.Error()
-		if r.Said != "" {
-			r.Error += ": " + lastLine(r.Said)
+		if r.Stderr != "" {
+			r.Error += ": " + lastLine(r.Stderr)
 		}
 	}
 	return r

@@ -210,12 +210,12 @@ func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol,
 			conn.Close()
 			break
 		}
-		alive, said, aerr := v.Alive(ctx)
+		alive, stderr, aerr := v.Alive(ctx)
 		if aerr != nil {
 			return v, aerr
 		}
 		if !alive {
-			return v, fmt.Errorf("the server of %s ended: %s", p.Name, lastLine(said))
+			return v, fmt.Errorf("the server of %s ended: %s", p.Name, lastLine(stderr))
 		}
 		if time.Now().After(deadline) {
 			return v, fmt.Errorf("the server of %s does not answer at port %s: %w", p.Name, port, err)

@@ -50,14 +50,14 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name, script, cause string
 		exit                int
-		said                string
+		stderr              string
 	}{
 		{"well", "echo fine", "", 0, "fine"},
 		{"badly", "echo it broke >&2; exit 3", transfer.CauseExit, 3, "it broke"},
 		{"signal", "kill -9 $$", transfer.CauseExit, -1, ""},
 	} {
 		r := Run(t.Context(), c.script, t.Name()+c.name, "", Limits{Time: time.Minute}, nil)
-		if r.Cause != c.cause || r.Exit != c.exit || r.Said != c.said {
+		if r.Cause != c.cause || r.Exit != c.exit || r.Stderr != c.stderr {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}

@@ -91,7 +91,7 @@ func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dirs []
 	return medians, nil
 }
 
-// probedOnce does an operation once in a directory.
+// probedOnce returns the rate of an operation that is done once in a directory.
 func probedOnce(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, count, files int) (float64, error) {
 	rates, err := probed(ctx, h, op, t, []string{dir}, 1, count, files)
 	if err != nil {

@@ -124,11 +124,11 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	f.Var(&scans, "scans", "simultaneous scans; the last one is for small searches (default 2)")
 	f.Var(&threads, "threads", "threads of a scan (default: as many as cores)")
 	f.Int64Var(&limits.Letters, "max-letters", limits.Letters, "most letters of queries in a search")
-	f.Int64Var(&limits.Queries, "max-queries", limits.Queries, "queries in a search")
+	f.Int64Var(&limits.Queries, "max-queries", limits.Queries, "most queries in a search")
 	f.IntVar(&limits.Waiting, "max-waiting", limits.Waiting, "most searches that wait")
 	f.IntVar(&limits.UserWaiting, "max-user-waiting", limits.UserWaiting, "most searches of one user that wait")
 	f.IntVar(&limits.Kept, "max-kept", limits.Kept, "most searches whose results are kept: the oldest are removed first")
 	f.Var(&room, "max-bytes", "most bytes of results on disk: the oldest are removed first, results that were read before others (default 10 GiB)")
-	f.Var(&share, "max-user-bytes", "the same of one user, and of one result (default 2 GiB)")
+	f.Var(&share, "max-user-bytes", "most bytes of results of one user, and of one result (default 2 GiB)")
 	return cmd
 }

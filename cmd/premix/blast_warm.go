@@ -31,8 +31,8 @@ func (a *app) blastWarm() *cobra.Command {
 of yours in /dev/shm), where searches find them from then on. The copy on disk leaves the
 page cache, so that there is one copy in memory for all searches.
 
-A database that does not fit is refused. It may take what is available, less a tenth of
-the machine's memory, within the limits of cgroups and of the tmpfs; or --memory.
+A database that does not fit is refused. It may take the available memory, less a tenth of
+the machine's, within the limits of cgroups and of the tmpfs. --memory sets another limit.
 
 After a reboot premix blast warm --all loads the databases that were in memory again, from
 the copy on disk.`,

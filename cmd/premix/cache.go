@@ -132,7 +132,7 @@ again.`, "dropped", (*node.Client).Drop)
 func (a *app) cachePin() *cobra.Command {
 	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Keep the cached parts of a tree, and those that arrive later, from being evicted. With
 --ram the whole tree is fetched into memory, and stays there.`, "pinned", (*node.Client).Pin)
-	cmd.Flags().BoolVar(&r.RAM, "ram", false, "in memory")
+	cmd.Flags().BoolVar(&r.RAM, "ram", false, "fetch the whole tree, and keep it in memory")
 	return cmd
 }
 

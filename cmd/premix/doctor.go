@@ -14,8 +14,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Report the abilities of this machine, and the packages to install for the rest",
-		Long: `Check which features of premix this machine has for this user, and print what the others
-need. It changes nothing. With --json it also prints the table of features by kernel and
+		Long: `Check which features of premix this machine has for this user, and print the needs of
+the others. It changes nothing. With --json it also prints the table of features by kernel and
 privilege, which premix help features shows.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {

@@ -71,7 +71,7 @@ continues.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the actions and their reasons, and change nothing")
 	f.StringVar(&o.pools, "pools", "", "YAML file that declares pools")
 	f.Var(&o.samples, "samples", "number of files that a dry run names for each rule")
-	f.BoolVar(&o.apply, "apply", false, "do it")
+	f.BoolVar(&o.apply, "apply", false, "execute the actions")
 	f.StringVar(&o.journal, "journal", "", "directory for plan and audit")
 	f.Var(&o.files, "files-per-second", "most actions a second (default: no limit)")
 	f.Var(&o.bytes, "bytes-per-second", "most bytes to copy a second, as in 100M (default: no limit)")

@@ -21,7 +21,7 @@ func (a *app) filesScan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan DIR... -o TABLE",
 		Short: "Scan directories into a table",
-		Long: `Walk through directories, many at a time, and write one row an entry into a Parquet
+		Long: `Walk through directories, many at a time, and write a row for each entry into a Parquet
 file, which appears whole or not at all. Symlinks are not followed. An entry that cannot
 be read has a row with the reason, and the exit code is then 1.`,
 		Args: func(cmd *cobra.Command, args []string) error {

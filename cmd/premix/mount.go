@@ -54,7 +54,7 @@ is missing. The node, which serves the mount, is started if it is not running.
 	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
 	f.Var(&background, "background", "fetch all of the tree at this rate in bytes a second, as in 20M")
-	f.Var(&backend, "backend", "way in which the kernel reads: auto, erofs or fuse")
+	f.Var(&backend, "backend", "file system that the kernel uses: auto, erofs or fuse")
 	f.BoolVar(&wish.AllowRollback, "allow-rollback", false, "accept a tag that is older than a known one")
 	return cmd
 }

@@ -94,7 +94,7 @@ premix mount does it if no node is running.`,
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay in the foreground and log to standard error")
 	f := cmd.Flags()
 	f.StringVar(&metrics.MetricsListen, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT or unix:PATH")
-	f.StringVar(&metrics.MetricsTokens, "metrics-token-file", "", "file of tokens, one a line: Prometheus must have one")
+	f.StringVar(&metrics.MetricsTokens, "metrics-token-file", "", "file of tokens, one on each line: Prometheus must send one")
 	f.BoolVar(&metrics.MetricsOpen, "metrics-open", false, "give metrics to all clients that can reach the address")
 	f.StringArrayVar(&metrics.MetricsHosts, "metrics-host", nil, "further host name of the address, besides localhost; may be repeated")
 	return cmd
@@ -136,7 +136,7 @@ func (a *app) nodeStop() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&lazy, "lazy", false, "also where mounts are in use: their processes get errors from then on")
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach mounts that are in use, too: their processes get errors from then on")
 	return cmd
 }
 

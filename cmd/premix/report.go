@@ -95,8 +95,8 @@ started on this machine in the last seven days.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
-	cmd.Flags().BoolVar(&node, "node", false, "time that hot starts of commands saved on this machine in seven days")
+	cmd.Flags().BoolVar(&usage, "usage", false, "print CPU time, core time held and run times, by step and size")
+	cmd.Flags().BoolVar(&node, "node", false, "print the time that hot starts of commands saved on this machine in seven days")
 	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
 	outputFlag(cmd, &trace, "trace", "", outputs.Tries, "file for a row of each try, as in Nextflow's trace files")
 	cmd.Flags().BoolVar(&crate, "ro-crate", false, "describe the run in DIR/ro-crate-metadata.json, with digests of its files")
@@ -139,7 +139,7 @@ func (a *app) reportNode() error {
 // pageError reports that the page could not be written.
 func pageError(dir, html string, err error) error {
 	if html == "" {
-		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), HintText: "name the file with --html FILE", Err: err}
+		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("cannot hold the page: %v", err), HintText: "name the file with --html FILE", Err: err}
 	}
 	return &usageError{err, "give a file with --html that you may write"}
 }

@@ -30,8 +30,8 @@ func (a *app) storeGC(o *storeFlags) *cobra.Command {
 	var dryRun, now bool
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Remove objects that no tag leads to",
-		Long: `Remove the objects that no tag leads to any more. Former trees of a tag stay for
+		Short: "Remove objects that no tag needs",
+		Long: `Remove the objects that no tag needs any more. Former trees of a tag stay for
 --keep-for, since nodes may have them mounted, and so do the last --keep trees of each
 tag. Publishes may run at the same time.
 

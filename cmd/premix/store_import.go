@@ -122,10 +122,10 @@ type cvmfsFlags struct {
 
 func (f *cvmfsFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.config, "config", "/etc/cvmfs", "the `DIR`ectory of the client's configuration")
-	fl.StringArrayVar(&f.servers, "server", nil, "the `URL` of a server, with @fqrn@ for the repository; several are tried in order")
-	fl.StringVar(&f.proxy, "http-proxy", "", "`PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
-	fl.StringArrayVar(&f.keys, "master-key", nil, "a `FILE` with a master key, or a directory of them; may be repeated")
+	fl.StringVar(&f.config, "config", "/etc/cvmfs", "directory `DIR` of the client's configuration")
+	fl.StringArrayVar(&f.servers, "server", nil, "`URL` of a server, with @fqrn@ for the repository; several are tried in order")
+	fl.StringVar(&f.proxy, "http-proxy", "", "list of `PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
+	fl.StringArrayVar(&f.keys, "master-key", nil, "`FILE` with a master key, or a directory of such files; may be repeated")
 	fl.BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision than one seen before")
 }
 

@@ -19,7 +19,7 @@ func (a *app) storeRm(o *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME[:TAG]...",
 		Short: "Remove tags of trees",
-		Long: `Remove tags. The next premix store gc removes objects that only they led to. Their
+		Long: `Remove tags. The next premix store gc removes objects that no other tag needs. Their
 histories stay, so that a tag that is made again continues its serial.
 
 Nothing is removed if one of the tags does not exist, or belongs to an image: premix

@@ -97,7 +97,7 @@ or SIGINT; started answers are finished. Any other web server can serve a store 
 		},
 	}
 	f := cmd.Flags()
-	reach.register(f, "127.0.0.1:8400", "file of tokens, one a line: requests must have one")
+	reach.register(f, "127.0.0.1:8400", "file of tokens, one on each line: requests must have one")
 	f.StringVar(&o.CertFile, "tls-cert", "", "certificate, with its chain (PEM)")
 	f.StringVar(&o.KeyFile, "tls-key", "", "private key of --tls-cert (PEM)")
 	f.StringVar(&log, "access-log", "", "append a JSON line for each request to this file, - for standard output")

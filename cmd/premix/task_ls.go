@@ -61,13 +61,13 @@ func (a *app) taskLs() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&all, "tasks", false, "one line a task")
-	f.BoolVar(&failed, "failed", false, "one line a task that failed")
+	f.BoolVar(&all, "tasks", false, "print one line for each task")
+	f.BoolVar(&failed, "failed", false, "print one line for each failed task")
 	f.StringVar(&group, "group", "", "only this group")
 	return cmd
 }
 
-// listTasks prints one line a task.
+// listTasks prints one line for each task.
 func (a *app) listTasks(list []queue.TaskStatus) error {
 	w := bufio.NewWriter(a.stdout)
 	if a.json {

@@ -70,7 +70,7 @@ succeeded.`,
 			}
 			if stay {
 				if len(args) > 0 && args[0] == "-" {
-					return &usageError{errors.New("--stay waits for the end of standard input, and the tasks come from there"), "submit the tasks from a file, or with premix task submit"}
+					return &usageError{errors.New("--stay waits for the end of standard input, but the tasks are read from standard input"), "submit the tasks from a file, or with premix task submit"}
 				}
 				o.Stay = inputEnds()
 				packed.Stay = o.Stay

@@ -20,7 +20,7 @@ func (a *app) taskSubmit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "submit FILE|- --out DIR",
 		Short: "Add tasks to a directory",
-		Long: `Add tasks to a directory: one command a line, JSON Lines, or the rows of a table
+		Long: `Add tasks to a directory: one command on each line, JSON Lines, or the rows of a table
 with a template. All of them are added, or none. A running premix task run of the
 directory runs them, too. With --engine, premix submits jobs for them and does not wait.`,
 		Args: arguments("FILE"),

@@ -25,7 +25,7 @@ func (a *app) transferServe() *cobra.Command {
 	server := stream.Server{}
 	cmd := &cobra.Command{
 		Use:   "serve [DIR --listen ADDRESS --key FILE]",
-		Short: "Be the other end of copies: a standing server, or at standard input and output",
+		Short: "Serve copies: as a standing server, or over standard input and output",
 		Long: `With DIR, serve the files below it to premix transfer get, put and stream, until SIGTERM
 or SIGINT:
 

@@ -48,6 +48,6 @@ func (a *app) umountCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "unmount all trees")
-	cmd.Flags().BoolVar(&lazy, "lazy", false, "also if a process uses the mount")
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach the mount even if processes use it")
 	return cmd
 }

@@ -57,12 +57,12 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 		},
 	}
 	f := cmd.Flags()
-	o.reach.register(f, "127.0.0.1:8090", "file with the tokens of which requests need one, one per line (default, if other users of this machine can reach the address: the file token in --data, which is made; you and root need no token)")
+	o.reach.register(f, "127.0.0.1:8090", "file of tokens, one on each line: requests must have one (default: if other users of this machine can reach the address, the file token in --data, which premix makes; you and root need no token)")
 	f.StringVar(&o.data, "data", "", "directory of the samples")
 	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
 	f.Var(&o.interval, "interval", "time between samples (default 1s)")
 	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
-	f.BoolVar(&o.processes, "processes", false, "record also processes that are not of premix, as they end (root)")
+	f.BoolVar(&o.processes, "processes", false, "also record processes of other programs, when they end (root)")
 	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
 	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
 	f.Var(&o.keep.raw, "keep", "time for which samples are kept, as in 400d (default: without limit)")

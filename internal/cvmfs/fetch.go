@@ -219,9 +219,9 @@ func (f *fetcher) small(ctx context.Context, path string, most int64, check func
 	return content, err
 }
 
-// object writes the content of an object to file from off on, and returns its size. It
-// has at most most bytes. Until object returns nil, the bytes there are not verified, and
-// must not be used.
+// object writes the content of an object to file from off on, and returns its size. More
+// than most bytes are an error. Until object returns nil, the bytes there are not verified,
+// and must not be used.
 func (f *fetcher) object(ctx context.Context, h Hash, kind string, plain bool, most int64, file *os.File, off int64) (n int64, err error) {
 	err = f.try(ctx, h.path(kind), func(r io.Reader) error {
 		body := &tracked{r: r}

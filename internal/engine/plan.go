@@ -147,7 +147,7 @@ func named(image string) string {
 }
 
 // Changed describes how a plan differs from the plan on the disk, as a sentence
-// that follows "the run was begun with"; "" if in nothing that matters.
+// that follows "the run was started with"; "" if in nothing that matters.
 func (p *Plan) Changed(old *Plan) string {
 	a, b := &old.Header.Frozen, &p.Header.Frozen
 	switch {

@@ -138,7 +138,7 @@ func (s *subtrees) holders(at string) []*Subtree {
 	return chain
 }
 
-// list appends a subtree and the ones below it.
+// list appends a subtree and all subtrees below it to a list, the largest first.
 func (s *Subtree) list(to []*Subtree) []*Subtree {
 	to = append(to, s)
 	slices.SortFunc(s.children, func(a, b *Subtree) int {

@@ -460,8 +460,8 @@ func (p *preparation) layOutTemplate(t Task, number int) error {
 // asksOnly reports whether the tool opens no input before it is held.
 func (p *preparation) asksOnly() bool { return p.ready == ReadyOpen && p.moment.Open == 1 }
 
-// kinds describes the properties of the probe that the placeholders have too, where
-// the tool has read these.
+// kinds returns the format of each input of the probe, which its placeholder gets as well.
+// It returns nil if the tool has opened no input early.
 func (p *preparation) kinds(early []string) (map[string]string, error) {
 	if !slices.Contains(early, string(tracer.LookOpen)) {
 		return nil, nil

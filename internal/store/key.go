@@ -42,7 +42,7 @@ func (s *Store) checkKeyPlace(wished string) error {
 		return err
 	}
 	if below(file, s.dir) {
-		return &UseError{Reason: fmt.Sprintf("the private key would lie in the store, at %s, where a web server may serve it", file), HintText: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
+		return &UseError{Reason: fmt.Sprintf("the private key would be in the store, at %s, where a web server may serve it", file), HintText: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func (c *checker) read(r io.Reader) error {
 		return err
 	}
 	if c.sum.Sequences == 0 && len(c.found) == 0 {
-		return c.problem(0, "a sequence is a line that begins with >, and lines of letters after it", "there is no sequence in it")
+		return c.problem(0, "a sequence is a line that begins with >, and lines of letters after it", "the file has no sequence")
 	}
 	return nil
 }

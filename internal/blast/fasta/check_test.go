@@ -33,8 +33,8 @@ func TestCheck(t *testing.T) {
 		{"no id", ">\nACGT\n> x\nA\n", fasta.Options{}, ":1:0:4 :3:7:1"},
 		{"duplicates allowed", ">a\nA\n>a\nC\n", fasta.Options{Duplicates: true}, "a:1:0:1 a:3:5:1"},
 
-		{"nothing", "", fasta.Options{}, "0: there is no sequence in it"},
-		{"only blank lines", "\n\n", fasta.Options{}, "0: there is no sequence in it"},
+		{"nothing", "", fasta.Options{}, "0: the file has no sequence"},
+		{"only blank lines", "\n\n", fasta.Options{}, "0: the file has no sequence"},
 		{"no header", "ACGT\n>b\nA\n", fasta.Options{}, "1: the first sequence has no header"},
 		{"empty", ">a\n>b\nA\n>c\n\n", fasta.Options{}, `1: the sequence "a" is empty; 4: the sequence "c" is empty`},
 		{"duplicates", ">a\nA\n>b\nA\n>a x\nC\n", fasta.Options{}, `5: an earlier sequence has the same id "a"`},

@@ -27,7 +27,7 @@ var (
 	taxonomy = regex.Lazy(`^[0-9]+(,[0-9]+)*$`)
 )
 
-// flag is the form of an option without a value, which is given as true.
+// flag is the form of options that have no value in BLAST+. A request gives them as true.
 var flag func() *regexp.Regexp
 
 // allowed are the options of BLAST+ that a user may give, with the form of their values. It

@@ -9,7 +9,7 @@ import (
 )
 
 // HintAgain is the hint of a FailedError of a run.
-const HintAgain = "mend the cause and run the same command again: tasks that are done are not run again"
+const HintAgain = "fix the cause and run the same command again: tasks that are done are not run again"
 
 // FailedError reports that some tasks of a run failed, or were not run.
 type FailedError struct {
@@ -56,7 +56,7 @@ func (e *Interrupted) Hint() string {
 	if e.Dir == "" {
 		return ""
 	}
-	return "run the same command again to go on"
+	return "run the same command again to continue"
 }
 
 // ToolError reports that the recipe's program is not on this machine, or cannot be
@@ -118,7 +118,7 @@ func (e *ProbeError) Unwrap() error     { return e.err }
 
 // Hint returns the hint for the user.
 func (e *ProbeError) Hint() string {
-	return "see with --start cold what the tool says, or name a sample that works as `probe` in the recipe"
+	return "run with --start cold to see the messages of the tool, or name a sample that works as `probe` in the recipe"
 }
 
 // StoppedError reports that a run was stopped because records could not be written:
@@ -139,7 +139,7 @@ func (e *StoppedError) Hint() string {
 	if e.hint != "" {
 		return e.hint
 	}
-	return "make room or mend the disk, then run the same command again"
+	return "free space or fix the disk, then run the same command again"
 }
 
 // FullError reports that a run was stopped because the disk of its directory is full.

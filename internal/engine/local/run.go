@@ -124,7 +124,7 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 	}
 	threads := o.Threads
 	if threads == 0 {
-		// A run continues with the threads it was begun with. A new run is begun by Open.
+		// A run continues with the threads it was started with. Open starts a new run.
 		if old, err := engine.ReadPlan(o.Out); err == nil {
 			threads = old.Header.Threads
 		}

@@ -82,5 +82,5 @@ func checkScript(tool string) error {
 	if strings.HasSuffix(line, "\r") {
 		return &scriptError{"its first line ends with a carriage return, as files from Windows have it", "convert it with dos2unix"}
 	}
-	return &scriptError{fmt.Sprintf("its interpreter %s is not there", fields[0]), "mend its first line, or install the interpreter"}
+	return &scriptError{fmt.Sprintf("its interpreter %s is not there", fields[0]), "fix its first line, or install the interpreter"}
 }

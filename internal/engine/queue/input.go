@@ -181,7 +181,7 @@ func (in *Input) template(columns []string) (*Template, error) {
 	return t, err
 }
 
-const hintTable = "mend the table and submit it again: nothing was submitted"
+const hintTable = "fix the table and submit it again: nothing was submitted"
 
 func (in *Input) readTable(r io.Reader, b *Batch) error {
 	if in.Template == "" {

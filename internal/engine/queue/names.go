@@ -27,7 +27,7 @@ type Names struct {
 	pieces  [2]piece      // the last that were used
 }
 
-// piece are tasks that follow one another.
+// piece holds the names of tasks with consecutive numbers, first and those after it.
 type piece struct {
 	first int
 	names []Named

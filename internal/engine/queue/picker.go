@@ -256,7 +256,7 @@ func (p *Picker) first(entries []entry, passed []*lane) (best *lane, number, gro
 	return best, number, group
 }
 
-// Last reports whether no task waits that was not picked.
+// Last reports whether every waiting task has been picked.
 func (p *Picker) Last() bool {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()

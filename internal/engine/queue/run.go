@@ -89,7 +89,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 			break
 		}
 		if resume || !untouched(dir, entries) {
-			return nil, &engine.DirError{Dir: dir, Reason: "cannot be resumed: the run was begun with " + changed, HintText: "put it back as it was, or begin a new run in another directory"}
+			return nil, &engine.DirError{Dir: dir, Reason: "cannot be resumed: the run was started with " + changed, HintText: "restore the previous one, or start a new run in another directory"}
 		}
 		// A run that never got to its first task: nothing to lose.
 		if err := os.Remove(filepath.Join(state, ordersFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +164,7 @@ func OpenShare(dir string, plan *engine.Plan, retries int, worker string, share 
 		return nil, err
 	}
 	if what := plan.Changed(old); what != "" {
-		return nil, &engine.DirError{Dir: dir, Reason: "cannot be gone on with: the run was begun with " + what, HintText: "put it back as it was, or begin a new run in another directory"}
+		return nil, &engine.DirError{Dir: dir, Reason: "cannot be resumed: the run was started with " + what, HintText: "restore the previous one, or start a new run in another directory"}
 	}
 	r := &Run{Plan: old, worker: worker, share: share, retries: retries}
 	if err := r.open(dir, plan.Header.Premix); err != nil {

@@ -377,14 +377,14 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 		if q.run != nil {
 			x.Why = fmt.Sprintf("it failed in try %d: %s", rec.Try, rec.Error)
 			if x.Hint == "" {
-				x.Hint = "mend the cause, then " + q.command()
+				x.Hint = "fix the cause, then " + q.command()
 			}
 			x.Stderr, _ = engine.Stderr(q.Dir, rec, engine.StderrLines)
 			break
 		}
 		x.Why = fmt.Sprintf("it failed %s: %s", times(int(e.fails)), rec.Error)
 		if x.Hint == "" {
-			x.Hint = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
+			x.Hint = fmt.Sprintf("fix the cause, then premix task retry %s %d", q.Dir, task)
 		}
 		if text, err := q.read1(rec.Log, ".err", rec.StderrOffset, rec.StderrLength, tailBytes); err == nil {
 			x.Stderr = lines.Last(text, engine.StderrLines)
@@ -435,7 +435,7 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 			return fmt.Sprintf("it waits for group %s, of which %d of %d tasks have succeeded", before.name, before.count[Succeeded], before.total), ""
 		case before.count[Failed] > 0:
 			return fmt.Sprintf("it waits for group %s, of which %d tasks failed", before.name, before.count[Failed]),
-				fmt.Sprintf("mend the cause, then premix task retry %s --failed", q.Dir)
+				fmt.Sprintf("fix the cause, then premix task retry %s --failed", q.Dir)
 		default:
 			return fmt.Sprintf("it waits for group %s, of which %d tasks were cancelled", before.name, before.count[Cancelled]),
 				fmt.Sprintf("premix task retry %s --group %s has them run after all", q.Dir, before.name)

@@ -134,7 +134,7 @@ func (b *Batch) note(name string, after []string) (*Group, error) {
 		_, ok := b.q.names[a]
 		b.q.mu.Unlock()
 		if _, here := b.known[a]; !ok && !here && !b.blind {
-			return nil, &InputError{Reason: fmt.Sprintf("there is no group %s that %s could come after", a, name), HintText: "submit its tasks first"}
+			return nil, &InputError{Reason: fmt.Sprintf("there is no group %s for %s to wait for", a, name), HintText: "submit its tasks first"}
 		}
 		if b.q.reaches(b.groups, a, name) {
 			return nil, &InputError{Reason: fmt.Sprintf("group %s would come after itself", name), HintText: "name other groups with --after"}
@@ -198,7 +198,7 @@ func (b *Batch) Add(s *Spec, after []string) (err error) {
 		s.Group = ""
 	}
 	if err := s.check(); err != nil {
-		return &InputError{Reason: err.Error(), HintText: "mend it and submit all again: nothing was submitted"}
+		return &InputError{Reason: err.Error(), HintText: "fix it and submit all again: nothing was submitted"}
 	}
 	if b.array || s.Array != nil && b.tasks > 0 {
 		return &InputError{Reason: "an array is not the only line of its batch", Way: "submit it by itself"}

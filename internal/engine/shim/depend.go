@@ -16,7 +16,7 @@ type dependency struct {
 	conditions []condition
 }
 
-// condition is one of them.
+// condition is one condition of a dependency: on the start or the end of some jobs.
 type condition struct {
 	kind string // after, afterany, afterok, afternotok, aftercorr or singleton
 	jobs []string

@@ -154,7 +154,7 @@ func readConfig(dir string) (*Config, error) {
 	}
 	text, err := owner.ReadConfig(path)
 	if err != nil {
-		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), HintText: "premix slurm-shim --dir DIR makes one", Err: err}
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is not a shim directory: %v", err), HintText: "premix slurm-shim --dir DIR makes one", Err: err}
 	}
 	c := &Config{}
 	if err := json.Unmarshal(text, c); err != nil {

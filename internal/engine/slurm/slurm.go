@@ -128,7 +128,7 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	// JOB, or JOB;CLUSTER.
 	id, _, _ := strings.Cut(strings.TrimSpace(out), ";")
 	if _, err := strconv.Atoi(id); err != nil {
-		return nil, fmt.Errorf("sbatch says %q, which is no number of a job", out)
+		return nil, fmt.Errorf("sbatch says %q, which is not the number of a job", out)
 	}
 	return e.elements(id, w), nil
 }

@@ -132,7 +132,7 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 		if len(r.Rules) > 0 || len(r.Pools) > len(pools) {
 			return r, nil
 		}
-		c.Add(0, "write a rule, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';", "there are no rules in it")
+		c.Add(0, "write a rule, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';", "the file has no rules")
 	}
 	for _, f := range found {
 		line, column := place(text, f.at)

@@ -103,7 +103,7 @@ func TestNoRules(t *testing.T) {
 	known := []Pool{{Name: "disk", Dir: "/disk"}}
 	for _, text := range []string{"", "\n", "-- RULE 'x' EXCLUDE;\n", "/* */ ;;"} {
 		_, err := Parse("rules.sql", text, known)
-		const want = "rules.sql: there are no rules in it\n  hint: write a rule, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';"
+		const want = "rules.sql: the file has no rules\n  hint: write a rule, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';"
 		if err == nil || err.Error() != want {
 			t.Errorf("%q gives\n%v\nwant\n%s", text, err, want)
 		}

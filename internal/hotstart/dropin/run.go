@@ -150,8 +150,8 @@ func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
 // Hint returns the hint for the user.
 func (e *UnfitError) Hint() string { return e.hint }
 
-// WarmBeside does Warm beside a call, at the lowest priority, and not while another
-// process does.
+// WarmBeside does the work of Warm while a call runs, at the lowest priority. It does
+// nothing if another process already does that.
 func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
 	humble()
 	lock, err := calls.Lock()

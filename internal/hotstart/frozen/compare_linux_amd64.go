@@ -538,10 +538,10 @@ func (c *comparer) clock(w words, at ClockPlace) bool {
 	return true
 }
 
-// noise are the rules by which a value does not matter.
+// noise has the rules for values that may differ because no program depends on them.
 var noise = []string{RuleDeadStack, RuleDate, RuleProcessor}
 
-// layoutsOfTimes are the forms in which printed times are known.
+// layoutsOfTimes has the forms of printed times that the comparison recognises.
 var layoutsOfTimes = []string{
 	"Mon Jan _2 15:04:05 2006", "Mon Jan _2 2006", "Jan _2 15:04:05", "Jan 02 15:04:05", "Jan _2 2006", "2006-01-02 15:04:05", "2006-01-02T15:04:05",
 	"2006/01/02 15:04:05", "20060102", "2006-01-02", "15:04:05", "02/01/2006", "01/02/2006", "02-Jan-2006", "Jan _2",

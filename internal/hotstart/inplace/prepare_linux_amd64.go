@@ -268,7 +268,7 @@ func (p *preparation) workDir(name string, number int) string {
 // directory in it, with their separators.
 const longestName = len("/probe-again/dddddddd")
 
-// others makes late words and variables that differ from the call's.
+// others chooses the late words and variables of a trial, which differ from the call's.
 func (p *preparation) others(t *trial) error {
 	own := p.call.words()
 	roles := make([]Role, len(own))

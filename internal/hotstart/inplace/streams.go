@@ -191,7 +191,7 @@ func openTerminal() (master, slave *os.File, err error) {
 	return master, slave, err
 }
 
-// given closes the ends of the streams that the tool has.
+// given closes this process's copies of the descriptors that the tool has got.
 func (s *streams) given() {
 	for _, f := range s.files {
 		if f != nil {

@@ -70,14 +70,14 @@ var targets = map[uint64]look{
 	unix.SYS_LINKAT:    {LookChange, 2, 3, -1},
 }
 
-// inputs are the calls that read from the descriptor in an argument.
+// inputs maps each call that reads from a descriptor to the index of its argument.
 var inputs = map[uint64]uint32{
 	unix.SYS_READ: 0, unix.SYS_READV: 0, unix.SYS_PREAD64: 0, unix.SYS_PREADV: 0, unix.SYS_PREADV2: 0,
 	unix.SYS_SPLICE: 0, unix.SYS_TEE: 0, unix.SYS_COPY_FILE_RANGE: 0, unix.SYS_SENDFILE: 1,
 }
 
-// shares are the calls that use the descriptor in an argument for something else than
-// reads: another descriptor, or a mapping.
+// shares maps each call that makes another descriptor or a mapping of a descriptor to the
+// index of its argument.
 var shares = map[uint64]uint32{unix.SYS_DUP: 0, unix.SYS_DUP2: 0, unix.SYS_DUP3: 0, unix.SYS_FCNTL: 0, unix.SYS_MMAP: 4}
 
 const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K

@@ -32,11 +32,12 @@ var habits = []habit{
 	{"nobody, somebody", `\b(nobody|somebody)\b`, 0.4},
 	{"anew, goes on, all the same", `\b(anew|afresh|for ever|goes on|gone on|all the same|meanwhile|stands for|hence|likewise)\b`, 2.2},
 	{"is no", `\b(is|are|was) (no|none)\b`, 10.8},
-	{"who as a noun", `\b(by|of|for|to|than|from) who\b|\bwhoever\b`, 0.2},
+	{"who as a noun", `\b(by|of|for|to|than|from) who\b|(^|[^a-z] )\bWho [a-z]+s\b|\bwhoever\b`, 0.2},
 	{"way out", `\bway out\b`, 0.2},
 }
 
-// existential is plain where "is no" is not.
+// existential is removed from messages before "is no" is counted: "there is no task 9" is the
+// plain form of an error. Comments and documents are counted as they are in the other projects.
 var existential = regexp.MustCompile(`\b[Tt]here (is|are|was) no`)
 
 // unreadPages are documents that are not checked: CONTRIBUTING.md quotes the habits.
@@ -105,7 +106,10 @@ func check(t *testing.T, kind string, all []line, h habit) {
 	n := 0
 	var found []string
 	for _, l := range all {
-		text := existential.ReplaceAllString(l.text, "")
+		text := l.text
+		if kind == "messages" {
+			text = existential.ReplaceAllString(text, "")
+		}
 		if k := len(pattern.FindAllString(text, -1)); k > 0 {
 			n += k
 			found = append(found, l.file+": "+strings.TrimSpace(l.text))

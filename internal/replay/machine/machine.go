@@ -118,7 +118,7 @@ type Limit struct {
 	Cores int `yaml:"cores" json:"cores,omitempty"`
 }
 
-// Account is a node of the tree of shares.
+// Account is an account in Slurm's tree of shares.
 type Account struct {
 	Name   string         `yaml:"name" json:"name"`
 	Parent string         `yaml:"parent" json:"parent,omitempty"`

@@ -15,7 +15,7 @@ type UnrecordedError struct {
 }
 
 func (e *UnrecordedError) Error() string {
-	return fmt.Sprintf("%s does not contain when %d of its jobs began, the first of them job %d", e.Trace, e.Missing, e.First)
+	return fmt.Sprintf("%s has no start time for %d of its jobs, the first of which is job %d", e.Trace, e.Missing, e.First)
 }
 
 // ExitCode implements exit.Coded.

@@ -55,7 +55,7 @@ func (t *teller) say(soFar []byte) {
 	}
 }
 
-// end returns when got is not running, and will not be called again.
+// end ensures that got is not called again. It waits for a running call.
 func (t *teller) end() {
 	t.mu.Lock()
 	t.got = nil

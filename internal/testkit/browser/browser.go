@@ -151,7 +151,7 @@ func (b *Browser) next() message {
 	return m
 }
 
-// note records an event in Wrong or Asked.
+// note appends an error of the page to Wrong, and the address of a request to Asked.
 func (b *Browser) note(method string, params json.RawMessage) {
 	switch method {
 	case "Runtime.exceptionThrown", "Log.entryAdded":

@@ -162,7 +162,7 @@ var (
 	quotes    = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 )
 
-// lines parses these lines. A line of another form is an error; the other lines still count.
+// lines returns the values in the output of a script, and an error if a line has another form.
 func lines(out string) ([]value, error) {
 	var list []value
 	var bad error

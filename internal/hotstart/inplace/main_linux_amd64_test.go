@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(withTool(m))
 }
 
-// frontSpec is a call in a process of its own.
-type frontSpec struct {
+// clientSpec is a call in a process of its own.
+type clientSpec struct {
 	Store string
 	Note  string // file to which the kind of the start is written
 	Call  Call
@@ -49,7 +49,7 @@ type frontSpec struct {
 
 // front does what the verb does: it starts the call hot, or executes the command plain.
 func front(spec string) int {
-	var s frontSpec
+	var s clientSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 120
@@ -196,7 +196,7 @@ func (p *place) command(v invocation, hot bool) (cmd *exec.Cmd, note string) {
 	cmd.Args[0] = c.Argv[0]
 	cmd.Env = c.Env
 	if hot {
-		spec, err := json.Marshal(frontSpec{Store: p.store, Note: note, Call: c})
+		spec, err := json.Marshal(clientSpec{Store: p.store, Note: note, Call: c})
 		if err != nil {
 			p.t.Fatal(err)
 		}

@@ -41,8 +41,8 @@ var usual = map[string][]string{
 	},
 	// By Slurm.
 	"launch": {"docs/slurm.md", "internal/engine/slurm"},
-	// Of objects, in directories.
-	"shard": {"internal/store"},
+	// Of objects, in directories; of a search, the fragments that one task searches.
+	"shard": {"internal/store", "internal/blast/search", "cmd/premix/blast_shard.go"},
 	// Of files, before they are renamed.
 	"stage": {"CHANGELOG.md", "docs/transfer.md", "internal/image/bundle", "internal/kit/beneath", "internal/transfer"},
 }

@@ -198,18 +198,18 @@ func TestOpenRefuses(t *testing.T) {
 			write(t, filepath.Join(dir, ".premix", "lock"), "")
 			write(t, filepath.Join(dir, "x"), "")
 		}, plan(2), true, "is not empty and holds no run"},
-		{"another recipe without --resume", started, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), false, "begun with recipe tool, this one is other"},
-		{"another recipe", started, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), true, "begun with recipe tool, this one is other"},
-		{"another command", started, change(func(p *engine.Plan) { p.Header.Frozen.Argv = []string{"tool", "-x"} }), true, "begun with command `tool r1`, it is now `tool -x`"},
-		{"another tool", started, change(func(p *engine.Plan) { p.Header.Frozen.Tool = "/opt/tool" }), true, "begun with tool /bin/tool, it is now /opt/tool"},
-		{"another environment", started, change(func(p *engine.Plan) { p.Header.Frozen.Env = nil }), true, "begun with environment map[K:v]"},
-		{"other data", started, change(func(p *engine.Plan) { p.Header.Frozen.Data["ref"] = "/ref2" }), true, "begun with data map[ref:/ref]"},
-		{"other inputs in the recipe", started, change(func(p *engine.Plan) { p.Header.Frozen.Inputs[0].Decompress = true }), true, "begun with other inputs"},
-		{"a longer sheet", started, plan(3), true, "begun with 2 samples, the sheet now has 3"},
-		{"another sample", started, change(func(p *engine.Plan) { p.Tasks[1].Sample = "z" }), true, "begun with sample s2 as number 2, it is now z"},
-		{"another file", started, change(func(p *engine.Plan) { p.Tasks[1].Inputs["r1"] = "/y" }), true, "begun with inputs map[r1:/in/s2] of sample s2"},
-		{"another pipe", started, change(func(p *engine.Plan) { p.Tasks[0].Pipe = "sort" }), true, "begun with pipe `cat >s1`, it is now `sort`"},
-		{"other outputs", started, change(func(p *engine.Plan) { p.Tasks[0].Outputs[0].To = "q" }), true, "begun with other outputs"},
+		{"another recipe without --resume", started, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), false, "started with recipe tool, this one is other"},
+		{"another recipe", started, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), true, "started with recipe tool, this one is other"},
+		{"another command", started, change(func(p *engine.Plan) { p.Header.Frozen.Argv = []string{"tool", "-x"} }), true, "started with command `tool r1`, it is now `tool -x`"},
+		{"another tool", started, change(func(p *engine.Plan) { p.Header.Frozen.Tool = "/opt/tool" }), true, "started with tool /bin/tool, it is now /opt/tool"},
+		{"another environment", started, change(func(p *engine.Plan) { p.Header.Frozen.Env = nil }), true, "started with environment map[K:v]"},
+		{"other data", started, change(func(p *engine.Plan) { p.Header.Frozen.Data["ref"] = "/ref2" }), true, "started with data map[ref:/ref]"},
+		{"other inputs in the recipe", started, change(func(p *engine.Plan) { p.Header.Frozen.Inputs[0].Decompress = true }), true, "started with other inputs"},
+		{"a longer sheet", started, plan(3), true, "started with 2 samples, the sheet now has 3"},
+		{"another sample", started, change(func(p *engine.Plan) { p.Tasks[1].Sample = "z" }), true, "started with sample s2 as number 2, it is now z"},
+		{"another file", started, change(func(p *engine.Plan) { p.Tasks[1].Inputs["r1"] = "/y" }), true, "started with inputs map[r1:/in/s2] of sample s2"},
+		{"another pipe", started, change(func(p *engine.Plan) { p.Tasks[0].Pipe = "sort" }), true, "started with pipe `cat >s1`, it is now `sort`"},
+		{"other outputs", started, change(func(p *engine.Plan) { p.Tasks[0].Outputs[0].To = "q" }), true, "started with other outputs"},
 		{"a damaged plan", func(t *testing.T, dir string) {
 			started(t, dir)
 			path := filepath.Join(dir, ".premix", "plan.jsonl")

@@ -75,7 +75,7 @@ func WriteCrate(dir string) error {
 		return err
 	}
 	if queue.IsDir(dir) {
-		return &engine.DirError{Dir: dir, Reason: "has tasks without a recipe, which do not name their inputs and outputs", Way: "leave out --ro-crate, or run the commands with premix run"}
+		return &engine.DirError{Dir: dir, Reason: "has tasks without a recipe, which do not name their inputs and outputs", HintText: "leave out --ro-crate, or run the commands with premix run"}
 	}
 	plan, err := readPlan(dir)
 	if err != nil {
@@ -155,8 +155,8 @@ func (c *crate) describe(plan *engine.Plan, last map[int]*record.Task) error {
 		if rec == nil {
 			continue
 		}
-		if rec.Ended.After(ended) {
-			ended = rec.Ended
+		if rec.Finished.After(ended) {
+			ended = rec.Finished
 		}
 		objects := slices.Clone(shared)
 		for _, name := range slices.Sorted(maps.Keys(plan.Tasks[i].Inputs)) {
@@ -210,7 +210,7 @@ func (c *crate) action(h *engine.Header, t *engine.Task, rec *record.Task) entit
 	}
 	sum := sha256.Sum256([]byte(command))
 	a := entity{"@id": "#task-" + strconv.Itoa(rec.Task), "@type": "CreateAction", "name": h.Recipe + " of " + t.Sample, "description": command,
-		"identifier": "sha256:" + hex.EncodeToString(sum[:]), "endTime": rec.Ended.UTC().Format(crateTime), "actionStatus": "http://schema.org/CompletedActionStatus"}
+		"identifier": "sha256:" + hex.EncodeToString(sum[:]), "endTime": rec.Finished.UTC().Format(crateTime), "actionStatus": "http://schema.org/CompletedActionStatus"}
 	if rec.Start != "" {
 		a["startTime"] = rec.Started.UTC().Format(crateTime)
 		a["disambiguatingDescription"] = "started " + rec.Start + ": " + rec.Reason
@@ -279,7 +279,7 @@ func (c *crate) results(rec *record.Task) ([]ref, error) {
 	}
 	for _, path := range rec.Outputs {
 		// The tool has written them before it ended.
-		r, err := c.add(filepath.Join(c.dir, path), filepath.Base(path), address("", path), rec.Ended, false)
+		r, err := c.add(filepath.Join(c.dir, path), filepath.Base(path), address("", path), rec.Finished, false)
 		if err != nil {
 			return nil, err
 		}

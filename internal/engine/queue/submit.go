@@ -201,7 +201,7 @@ func (b *Batch) Add(s *Spec, after []string) (err error) {
 		return &InputError{Reason: err.Error(), HintText: "fix it and submit all again: nothing was submitted"}
 	}
 	if b.array || s.Array != nil && b.tasks > 0 {
-		return &InputError{Reason: "an array is not the only line of its batch", Way: "submit it by itself"}
+		return &InputError{Reason: "an array is not the only line of its batch", HintText: "submit it by itself"}
 	}
 	b.tasks, b.array = b.tasks+s.tasks(), s.Array != nil
 	if b.w == nil { // of Check

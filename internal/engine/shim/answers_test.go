@@ -74,7 +74,7 @@ func (w *worker) ends(t *testing.T, id, exit int) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	r := &record.Task{Task: id, Try: 1, Started: now.Add(-90 * time.Second), Ended: now, Exit: exit, User: 1.5, MaxRSS: 5 << 20}
+	r := &record.Task{Task: id, Try: 1, Started: now.Add(-90 * time.Second), Finished: now, Exit: exit, User: 1.5, MaxRSS: 5 << 20}
 	if exit != 0 {
 		r.Cause, r.Error = record.CauseExit, "exit"
 	}

@@ -40,8 +40,8 @@ func main() {
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
 		os.Exit(node.Main(os.Args[1], version))
 	}
-	if len(os.Args) > 1 && os.Args[1] == shim.FrontArg {
-		os.Exit(shim.FrontMain(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == shim.ClientArg {
+		os.Exit(shim.ClientMain(os.Args[2:]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == shim.HolderArg {
 		os.Exit(shim.HolderMain(os.Args[2:]))

@@ -24,17 +24,17 @@ type Names struct {
 	read    int64 // of orders.jsonl
 	batches []*Order
 	marks   map[int]int64 // where the lines of some tasks begin
-	pieces  [2]piece      // the last that were used
+	ranges  [2]nameRange  // the last that were used
 }
 
-// piece holds the names of tasks with consecutive numbers, first and those after it.
-type piece struct {
+// nameRange holds the names of tasks with consecutive numbers, first and those after it.
+type nameRange struct {
 	first int
 	names []Named
 }
 
-// pieceTasks is how many tasks are read at a time, at most.
-const pieceTasks = 256
+// rangeTasks is how many tasks are read at a time, at most.
+const rangeTasks = 256
 
 // Named is the name of a task, and the resources that it asked for.
 type Named struct {
@@ -55,7 +55,7 @@ func NamesOf(dir string) *Names {
 
 // Of returns the name and the resources of a task.
 func (n *Names) Of(task int) (Named, error) {
-	for _, p := range n.pieces {
+	for _, p := range n.ranges {
 		if i := task - p.first; i >= 0 && i < len(p.names) {
 			return p.names[i], nil
 		}
@@ -67,22 +67,22 @@ func (n *Names) Of(task int) (Named, error) {
 	if i < 0 || task >= n.batches[i].First+n.batches[i].Tasks {
 		return Named{}, errors.New("no such task")
 	}
-	p, err := n.piece(n.batches[i], task)
+	p, err := n.nameRange(n.batches[i], task)
 	if err != nil {
 		return Named{}, err
 	}
-	n.pieces[1], n.pieces[0] = n.pieces[0], p
+	n.ranges[1], n.ranges[0] = n.ranges[0], p
 	return p.names[task-p.first], nil
 }
 
-// piece reads the piece of a batch that has a task.
-func (n *Names) piece(o *Order, task int) (piece, error) {
+// nameRange reads the piece of a batch that has a task.
+func (n *Names) nameRange(o *Order, task int) (nameRange, error) {
 	f, err := owner.OpenOthers(filepath.Join(n.dir, tasksFile))
 	if err != nil {
-		return piece{}, err
+		return nameRange{}, err
 	}
 	defer f.Close()
-	p := piece{first: task - (task-o.First)%pieceTasks}
+	p := nameRange{first: task - (task-o.First)%rangeTasks}
 	opts := o.options()
 	if o.Array {
 		err := n.elements(f, o, &p)
@@ -90,17 +90,17 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 	}
 	// From the last mark before it, which is there unless tasks were left out.
 	at, from := o.First, o.Offset
-	for t := p.first; t > o.First; t -= pieceTasks {
+	for t := p.first; t > o.First; t -= rangeTasks {
 		if offset, ok := n.marks[t]; ok {
 			at, from = t, offset
 			break
 		}
 	}
 	_, err = lines.Read(f, from, func(line []byte, offset int64) error {
-		if (at-o.First)%pieceTasks == 0 {
+		if (at-o.First)%rangeTasks == 0 {
 			n.marks[at] = offset
 		}
-		if at == p.first+pieceTasks || at == o.First+o.Tasks {
+		if at == p.first+rangeTasks || at == o.First+o.Tasks {
 			return errStop
 		}
 		at++
@@ -125,7 +125,7 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 }
 
 // elements reads a piece of an array, whose tasks are one line.
-func (n *Names) elements(f *os.File, o *Order, p *piece) error {
+func (n *Names) elements(f *os.File, o *Order, p *nameRange) error {
 	opts := o.options()
 	_, err := lines.Read(f, o.Offset, func(line []byte, _ int64) error {
 		spec, err := parseSpec(line)
@@ -136,7 +136,7 @@ func (n *Names) elements(f *os.File, o *Order, p *piece) error {
 			return io.ErrUnexpectedEOF
 		}
 		spec.under(&opts)
-		for t := p.first; t < min(p.first+pieceTasks, o.First+o.Tasks); t++ {
+		for t := p.first; t < min(p.first+rangeTasks, o.First+o.Tasks); t++ {
 			p.names = append(p.names, named(spec.element(t, t-o.First), o.User))
 		}
 		return errStop

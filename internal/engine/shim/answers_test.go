@@ -81,7 +81,7 @@ func (w *worker) ends(t *testing.T, id, exit int) {
 	if err := w.q.Settle([]*record.Task{r}); err != nil {
 		t.Fatal(err)
 	}
-	w.tend()
+	w.runOnce()
 }
 
 // The programs answer as Slurm's do. A want is a regular expression of the whole answer.
@@ -174,7 +174,7 @@ func TestArrayOfLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, index := range []int{1, 4, 7} {
-		n := one.job(1).note
+		n := one.job(1).jobMeta
 		old := *n
 		old.Array, old.At, old.Index, old.Stdout = 3, at, index, fmt.Sprintf("/data/o-%d", index)
 		old.Stderr = old.Stdout
@@ -202,7 +202,7 @@ func TestArrayOfLines(t *testing.T) {
 	}
 	same()
 	for _, w := range []*worker{lines, one} {
-		w.tend()
+		w.runOnce()
 		if c := w.q.Census(1, 3); c.Held != 1 {
 			t.Errorf("%d elements are held", c.Held)
 		}
@@ -213,7 +213,7 @@ func TestArrayOfLines(t *testing.T) {
 			if got := w.said(ask); got != "" {
 				t.Errorf("%s: %s", ask, got)
 			}
-			w.tend()
+			w.runOnce()
 		}
 		same()
 	}
@@ -243,7 +243,7 @@ func TestLargeArray(t *testing.T) {
 		if got := w.said(c[0]); got != c[1] {
 			t.Errorf("%s: %s; want %s", c[0], got, c[1])
 		}
-		w.tend()
+		w.runOnce()
 	}
 	kept := 0
 	for _, b := range w.batches {
@@ -284,7 +284,7 @@ func TestThrottle(t *testing.T) {
 		}
 	}
 	for range 2 {
-		w.tend()
+		w.runOnce()
 		if got := w.said(`squeue -h -r -o %K|%r -t PD`); !strings.HasPrefix(got, "1|Resources\n2|Resources\n3|Resources\n4|JobArrayTaskLimit\n") {
 			t.Error(got)
 		}

@@ -13,14 +13,14 @@ import (
 // changes are the properties of jobs that scontrol has changed since they were submitted, in
 // DIR/.premix/slurm/changes.
 type changes struct {
-	notes map[int]*note
+	notes map[int]*jobMeta
 	log   *os.File
 	size  int64
 }
 
 type changedNote struct {
-	Job  int   `json:"job"`
-	Note *note `json:"note"`
+	Job  int      `json:"job"`
+	Note *jobMeta `json:"note"`
 }
 
 func readChanges(dir string) (*changes, error) {
@@ -28,7 +28,7 @@ func readChanges(dir string) (*changes, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &changes{notes: make(map[int]*note), log: log}
+	c := &changes{notes: make(map[int]*jobMeta), log: log}
 	c.size, err = lines.Read(log, 0, func(line []byte, _ int64) error {
 		var one changedNote
 		if json.Unmarshal(line, &one) == nil && one.Note != nil {
@@ -40,7 +40,7 @@ func readChanges(dir string) (*changes, error) {
 }
 
 // put records the properties of a job.
-func (c *changes) put(job int, n *note) error {
+func (c *changes) put(job int, n *jobMeta) error {
 	text, err := json.Marshal(changedNote{job, n})
 	if err != nil {
 		return err

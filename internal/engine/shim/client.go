@@ -22,8 +22,8 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// FrontArg is the first argument of a front: premix FrontArg DIR PROGRAM ARGUMENT...
-const FrontArg = "slurm-front"
+// ClientArg is the first argument of a front: premix ClientArg DIR PROGRAM ARGUMENT...
+const ClientArg = "slurm-front"
 
 // WorkerArg is the first argument of a worker: premix WorkerArg DIR.
 const WorkerArg = "slurm-worker"
@@ -35,14 +35,14 @@ const slurmVersion = "slurm 22.05.8"
 // million jobs takes some seconds.
 const startTime = 2 * time.Minute
 
-// FrontMain is the main function of a front. args follow FrontArg.
-func FrontMain(args []string) int {
+// ClientMain is the main function of a front. args follow ClientArg.
+func ClientMain(args []string) int {
 	if len(args) < 2 {
 		fmt.Fprintln(os.Stderr, "error: this is for the programs that premix slurm-shim makes")
 		return 2
 	}
 	dir, program, args := args[0], args[1], args[2:]
-	r := front(dir, program, args)
+	r := runClient(dir, program, args)
 	// An error of this write cannot be reported anywhere.
 	_, _ = os.Stderr.Write(r.Stderr)
 	if _, err := os.Stdout.Write(r.Stdout); err != nil && r.Exit == 0 {
@@ -51,7 +51,7 @@ func FrontMain(args []string) int {
 	return r.Exit
 }
 
-func front(dir, program string, args []string) response {
+func runClient(dir, program string, args []string) response {
 	for _, a := range args {
 		if a == "--version" || a == "-V" {
 			return response{Stdout: []byte(slurmVersion + "\n")}
@@ -219,7 +219,7 @@ func connect(dir string) (net.Conn, error) {
 	}
 	defer folder.Close()
 	var started *started
-	for begun := time.Now(); ; {
+	for since := time.Now(); ; {
 		conn, err := net.Dial("unix", socketIn(folder))
 		if err == nil {
 			// A request holds the environment of this process.
@@ -246,7 +246,7 @@ func connect(dir string) (net.Conn, error) {
 			started = nil
 		default:
 		}
-		if time.Since(begun) > startTime {
+		if time.Since(since) > startTime {
 			return nil, fmt.Errorf("no worker answers in %v; see %s", startTime, statePath(dir, "worker.log"))
 		}
 		time.Sleep(5 * time.Millisecond)

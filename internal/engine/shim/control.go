@@ -279,7 +279,7 @@ func (w *worker) requeue(hold bool, names []string) error {
 		// A worker that is killed before they run again leaves this to the next one.
 		w.ownNote(j)
 		j.Again, j.userHeld, j.suspended = true, hold, false
-		if err := w.changes.put(j.id, j.note); err != nil {
+		if err := w.changes.put(j.id, j.jobMeta); err != nil {
 			return err
 		}
 	}
@@ -290,8 +290,8 @@ func (w *worker) requeue(hold bool, names []string) error {
 
 // ownNote gives a job properties that it shares with no other. The caller holds mu.
 func (w *worker) ownNote(j *job) {
-	n := *j.note
-	j.note = &n
+	n := *j.jobMeta
+	j.jobMeta = &n
 	w.apart(j)
 }
 
@@ -316,7 +316,7 @@ func (w *worker) runAgain(tasks func(id int) bool) {
 	var held []*job
 	for _, j := range ready {
 		j.Again, j.last, j.running, j.noted = false, nil, time.Time{}, false
-		_ = w.changes.put(j.id, j.note) // else it runs once more after the next start of a worker
+		_ = w.changes.put(j.id, j.jobMeta) // else it runs once more after the next start of a worker
 		if j.userHeld {
 			held = append(held, j)
 		}
@@ -352,14 +352,14 @@ func (w *worker) update(words []string) error {
 		return err
 	}
 	for _, j := range jobs {
-		n := *j.note
+		n := *j.jobMeta
 		if err := w.change(j, &n, changes); err != nil {
 			return err
 		}
 		if err := w.changes.put(j.id, &n); err != nil {
 			return err
 		}
-		j.note = &n
+		j.jobMeta = &n
 		w.apart(j)
 		if j.needs != nil {
 			j.needs, _ = parseDependency(n.Needs) // it was when the change was checked
@@ -373,7 +373,7 @@ func (w *worker) update(words []string) error {
 }
 
 // change applies changes to the properties of a job.
-func (w *worker) change(j *job, n *note, changes map[string]string) error {
+func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 	waits := w.q.State(j.id) == queue.Waiting && w.q.Held(j.id)
 	for name, value := range changes {
 		var err error

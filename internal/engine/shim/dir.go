@@ -21,8 +21,8 @@ import (
 	"premix/internal/record"
 )
 
-// Fronts are the programs that a shim directory has.
-var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun", "salloc", "sstat", "sprio", "sshare", "sacctmgr"}
+// ClientNames are the programs that a shim directory has.
+var ClientNames = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun", "salloc", "sstat", "sprio", "sshare", "sacctmgr"}
 
 // Names of the cluster and its partition in the answers to fronts.
 const (
@@ -112,8 +112,8 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 	if err := replace(statePath(dir, "config.json"), append(text, '\n'), 0o664); err != nil {
 		return "", err
 	}
-	for _, name := range Fronts {
-		script := fmt.Sprintf("#!/bin/sh\n# %s of premix, before the jobs in %q.\nexec %s %s %s %s \"$@\"\n", name, dir, shellQuote(binary), FrontArg, shellQuote(dir), name)
+	for _, name := range ClientNames {
+		script := fmt.Sprintf("#!/bin/sh\n# %s of premix, before the jobs in %q.\nexec %s %s %s %s \"$@\"\n", name, dir, shellQuote(binary), ClientArg, shellQuote(dir), name)
 		if err := replace(filepath.Join(bin, name), []byte(script), 0o775); err != nil {
 			return "", err
 		}

@@ -138,7 +138,7 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 	if err != nil {
 		return 1
 	}
-	cmd := exec.Command(exe, append([]string{FrontArg, dir, "srun"}, r.Args...)...)
+	cmd := exec.Command(exe, append([]string{ClientArg, dir, "srun"}, r.Args...)...)
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", files[3].Fd())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
 	cmd.Env = slices.DeleteFunc(slices.Clone(r.Env), func(kv string) bool { return strings.HasPrefix(kv, heldVariable+"=") })

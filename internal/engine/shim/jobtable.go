@@ -191,16 +191,16 @@ func (w *worker) follow() error {
 
 // add adds the jobs of a spec.
 func (w *worker) add(first, last int, spec *queue.Spec) {
-	j := &job{note: &note{}, id: first, step: spec.Group}
-	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), j.note) != nil {
+	j := &job{jobMeta: &jobMeta{}, id: first, step: spec.Group}
+	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), j.jobMeta) != nil {
 		// It was submitted by premix task submit.
-		*j.note = note{Name: spec.Name, Dir: spec.Dir, Partition: defaultPartition, Ntasks: 1, PerTask: spec.Cores, Cores: spec.Cores, Memory: spec.Memory, Limit: spec.Timeout.Seconds()}
+		*j.jobMeta = jobMeta{Name: spec.Name, Dir: spec.Dir, Partition: defaultPartition, Ntasks: 1, PerTask: spec.Cores, Cores: spec.Cores, Memory: spec.Memory, Limit: spec.Timeout.Seconds()}
 		if j.Name == "" {
 			j.Name = spec.Group
 		}
 	}
 	b := &batch{first: first, n: last - first + 1, proto: j, array: spec.Array}
-	j.At, j.Index, j.places = j.note.At, j.note.Index, spec.Array
+	j.At, j.Index, j.places = j.jobMeta.At, j.jobMeta.Index, spec.Array
 	if b.array != nil {
 		b.own, b.apart = make(map[int]*job), make(map[int]bool)
 	}
@@ -227,9 +227,9 @@ func (j *job) submittedAs() {
 
 // alter applies the changes of earlier workers to the jobs of a batch.
 func (w *worker) alter(b *batch) {
-	altered := func(id int, n *note) {
+	altered := func(id int, n *jobMeta) {
 		j := b.job(id)
-		j.note = n
+		j.jobMeta = n
 		j.submittedAs()
 		w.apart(j)
 		if j.Again {

@@ -28,8 +28,8 @@ var sbatchVariables = [][2]string{
 	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"},
 }
 
-// note is the properties of a job that are kept with its task, as JSON.
-type note struct {
+// jobMeta is the properties of a job that are kept with its task, as JSON.
+type jobMeta struct {
 	Request   string    `json:"request"` // that submitted it
 	Name      string    `json:"name"`
 	Command   string    `json:"command,omitempty"` // path of the script
@@ -68,7 +68,7 @@ type note struct {
 
 // submission is the request in the arguments of sbatch, and in the script.
 type submission struct {
-	note
+	jobMeta
 	set      map[string]string // options that were given
 	wrap     string
 	script   string   // name of the script; "" without one

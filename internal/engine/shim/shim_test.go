@@ -226,7 +226,7 @@ func TestDirectives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/data/job.sh" {
-		t.Errorf("%+v", s.note)
+		t.Errorf("%+v", s.jobMeta)
 	}
 	array := queue.NewArray([]int{1, 2, 9}, s.Name, s.Dir)
 	if got := array.Expand(s.expand("%x-%j-%4A_%a-%3a-%%-%u-%q", 5, array, "me"), 7, 2); got != "/data/mine-7-0005_9-009-%-me-%q" {
@@ -266,11 +266,11 @@ func TestInterpreter(t *testing.T) {
 
 func TestStep(t *testing.T) {
 	for name, want := range map[string]string{"nf-ALIGN_(sample_1)": "ALIGN", "nf-FLOW:CALL_(3)": "FLOW:CALL", "job_12": "job", "12": "12", "a,b": "a_b", "": "tasks"} {
-		if got := (&submission{note: note{Name: name}}).step(); got != want {
+		if got := (&submission{jobMeta: jobMeta{Name: name}}).step(); got != want {
 			t.Errorf("%q: %q; want %q", name, got, want)
 		}
 	}
-	if got := (&submission{note: note{Name: "0-uuid", Comment: "rule_call_wildcards_A_1"}}).step(); got != "call" {
+	if got := (&submission{jobMeta: jobMeta{Name: "0-uuid", Comment: "rule_call_wildcards_A_1"}}).step(); got != "call" {
 		t.Error(got)
 	}
 }
@@ -341,7 +341,7 @@ func TestColumns(t *testing.T) {
 
 // written is the line of a waiting job in a format.
 func written(columns []column[jobField]) string {
-	r := &row{job: &job{id: 7, note: &note{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
+	r := &row{job: &job{id: 7, jobMeta: &jobMeta{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
 	var b strings.Builder
 	for _, c := range columns {
 		v := ""
@@ -355,7 +355,7 @@ func written(columns []column[jobField]) string {
 
 // The fields of squeue and sacct have values for every job, whatever it lacks.
 func TestFields(t *testing.T) {
-	r := &row{job: &job{id: 7, note: &note{}}, status: status{state: pending}, step: &step{ID: "0"}}
+	r := &row{job: &job{id: 7, jobMeta: &jobMeta{}}, status: status{state: pending}, step: &step{ID: "0"}}
 	seen := make(map[string]bool)
 	for _, f := range jobFields() {
 		for _, key := range []string{string(f.letter), f.name} {

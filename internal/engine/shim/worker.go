@@ -66,7 +66,7 @@ type worker struct {
 
 // job is a job as the worker has it in memory.
 type job struct {
-	*note     // elements of an array share it
+	*jobMeta  // elements of an array share it
 	id        int
 	At        int          // position in its array
 	Index     int          // in its array
@@ -156,7 +156,7 @@ func work(dir, version string) error {
 		return err
 	}
 	w.states, _ = w.q.Moved(nil)
-	if err := w.mourn(); err != nil {
+	if err := w.requeueLost(); err != nil {
 		return err
 	}
 	defer w.started.Close()
@@ -200,7 +200,7 @@ func work(dir, version string) error {
 	for t := time.NewTicker(tick); !finished; {
 		select {
 		case <-t.C:
-			w.tend()
+			w.runOnce()
 			finished = w.idle()
 		case err = <-ran: // it was interrupted, or cannot go on
 			ran <- err
@@ -277,10 +277,10 @@ const (
 	askMost = 256 << 20
 )
 
-// mourn records the failure of jobs that were running when the last worker was killed, and
+// requeueLost records the failure of jobs that were running when the last worker was killed, and
 // that are not to run twice. It reads them from the file of begun jobs: the
 // board does not have them, since the spawner has outlived the worker and cleared it.
-func (w *worker) mourn() error {
+func (w *worker) requeueLost() error {
 	path := statePath(w.dir, "begun")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -553,7 +553,7 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 		spec.Argv = append([]string{"/bin/sh", "-c", `exec >>"$1" 2>>"$2"; shift 2; exec "$@"`, "sh", s.Stdout, s.Stderr}, argv...)
 		spec.Stdout, spec.Stderr = "/dev/null", "/dev/null"
 	}
-	text, err := json.Marshal(&s.note)
+	text, err := json.Marshal(&s.jobMeta)
 	if err != nil {
 		return 0, err
 	}
@@ -633,9 +633,9 @@ func (w *worker) beginStep(s *step) (string, error) {
 	return s.ID, err
 }
 
-// tend does the periodic work: it releases blocked jobs, sends warnings before a time
+// runOnce does the periodic work: it releases blocked jobs, sends warnings before a time
 // limit, and removes the scripts of ended jobs.
-func (w *worker) tend() {
+func (w *worker) runOnce() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	running := w.running()

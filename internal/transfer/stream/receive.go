@@ -605,7 +605,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	if err := r.complete(); err != nil {
 		return nil, err
 	}
-	if err := r.alone(); err != nil {
+	if err := r.checkOthers(); err != nil {
 		return nil, err
 	}
 	// Finish children before their directories, because they change the directories' times.
@@ -618,8 +618,8 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	return t, fault(r.sync())
 }
 
-// alone returns an error if the destination of a resumed copy has a file that the source lacks.
-func (r *receiver) alone() error {
+// checkOthers returns an error if the destination of a resumed copy has a file that the source lacks.
+func (r *receiver) checkOthers() error {
 	if !r.resumed || r.entries[0].kind != entryDir {
 		return nil
 	}

@@ -22,20 +22,20 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// ClientArg is the first argument of a front: premix ClientArg DIR PROGRAM ARGUMENT...
+// ClientArg is the first argument of a client: premix ClientArg DIR PROGRAM ARGUMENT...
 const ClientArg = "slurm-front"
 
 // WorkerArg is the first argument of a worker: premix WorkerArg DIR.
 const WorkerArg = "slurm-worker"
 
-// slurmVersion is the release whose output the fronts have.
+// slurmVersion is the release whose output the clients have.
 const slurmVersion = "slurm 22.05.8"
 
-// startTime is how long a front waits for a worker that it has started. Reading a
+// startTime is how long a client waits for a worker that it has started. Reading a
 // million jobs takes some seconds.
 const startTime = 2 * time.Minute
 
-// ClientMain is the main function of a front. args follow ClientArg.
+// ClientMain is the main function of a client. args follow ClientArg.
 func ClientMain(args []string) int {
 	if len(args) < 2 {
 		fmt.Fprintln(os.Stderr, "error: this is for the programs that premix slurm-shim makes")
@@ -145,7 +145,7 @@ func iterate(dir string, r *request, every time.Duration) response {
 	}
 }
 
-// ofCluster are programs that show a cluster and not its jobs: a Slurm behind the fronts
+// ofCluster are programs that show a cluster and not its jobs: a Slurm behind the clients
 // answers them itself.
 var ofCluster = []string{"sinfo", "sshare", "sacctmgr"}
 
@@ -197,7 +197,7 @@ func ask(dir string, r *request) (*response, error) {
 		}
 		conn.Close()
 		if err == nil && answer.Format > wireFormat {
-			return nil, errors.New("the worker is of a newer premix: premix slurm-shim --dir makes the fronts anew")
+			return nil, errors.New("the worker is of a newer premix: premix slurm-shim --dir makes the clients anew")
 		}
 		if err == nil {
 			return answer, nil

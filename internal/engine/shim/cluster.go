@@ -22,7 +22,7 @@ import (
 	"premix/internal/engine/spawn"
 )
 
-// cluster is a Slurm behind the fronts: jobs are packed into few jobs of this Slurm.
+// cluster is a Slurm behind the clients: jobs are packed into few jobs of this Slurm.
 type cluster struct {
 	eng    *slurm.Engine
 	o      pilot.Options
@@ -75,7 +75,7 @@ func newCluster(c *Config) (*cluster, error) {
 }
 
 // outside returns the environment in which Slurm's own programs are found. It excludes the
-// fronts of the directory, which would call themselves.
+// clients of the directory, which would call themselves.
 func outside(dir string) []string {
 	var list []string
 	for _, name := range clusterVariables {

@@ -416,7 +416,7 @@ func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 	return nil
 }
 
-// writeScript answers scontrol write batch_script JOB [FILE]; - is standard output. The front
+// writeScript answers scontrol write batch_script JOB [FILE]; - is standard output. The client
 // writes the file.
 func (w *worker) writeScript(words []string) (string, error) {
 	if len(words) < 2 || !strings.EqualFold(words[0], "batch_script") {

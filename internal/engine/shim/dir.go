@@ -24,7 +24,7 @@ import (
 // ClientNames are the programs that a shim directory has.
 var ClientNames = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun", "salloc", "sstat", "sprio", "sshare", "sacctmgr"}
 
-// Names of the cluster and its partition in the answers to fronts.
+// Names of the cluster and its partition in the answers to clients.
 const (
 	clusterName      = "premix"
 	defaultPartition = "local"
@@ -57,7 +57,7 @@ const minJobAge = 5 * time.Minute
 func statePath(dir, name string) string { return filepath.Join(dir, engine.StateDir, "slurm", name) }
 
 // Make makes a shim directory, or changes its configuration, and returns the directory
-// of its fronts. binary is the premix that the fronts execute. A running worker keeps the
+// of its clients. binary is the premix that the clients execute. A running worker keeps the
 // configuration that it started with.
 func Make(dir, binary, version string, c Config) (bin string, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -135,7 +135,7 @@ func belongs(dir string) error {
 	return nil
 }
 
-// shellQuote quotes always: a front must work from any place.
+// shellQuote quotes always: a client must work from any place.
 func shellQuote(s string) string { return queue.Quote(s) }
 
 // replace writes a file, whole or not at all, unless it is as wished already.

@@ -4,12 +4,12 @@
 //
 // Words:
 //
-//   - front: a program named sbatch, squeue and so on; see [Fronts]. It is a line of shell
+//   - client: a program named sbatch, squeue and so on; see [ClientNames]. It is a line of shell
 //     that executes premix with [FrontArg].
-//   - worker: the one premix that a front starts when none is running ([WorkerArg]). It
-//     answers all fronts, runs the jobs, and ends when it has been idle for a while.
-//   - request: the message of a front to the worker: its arguments, environment, working
-//     directory and script. The worker's answer is the output of the front, and its
+//   - worker: the one premix that a client starts when none is running ([WorkerArg]). It
+//     answers all clients, runs the jobs, and ends when it has been idle for a while.
+//   - request: the message of a client to the worker: its arguments, environment, working
+//     directory and script. The worker's answer is the output of the client, and its
 //     exit code.
 //   - job: one task of a task directory (package queue). The number of the task is the
 //     id of the job. An array is a batch of tasks; its id is the id of its first job. Its
@@ -25,7 +25,7 @@
 //
 // A shim directory is a task directory with
 //
-//	DIR/bin/...                    the fronts
+//	DIR/bin/...                    the clients
 //	DIR/.premix/slurm/config.json  [Config]
 //	DIR/.premix/slurm/lock         held (flock) by the worker as long as it lives
 //	DIR/.premix/slurm/socket       where the worker answers
@@ -42,18 +42,18 @@
 // # Answers
 //
 // The worker has all jobs in memory, and reads the state of each from the index
-// that the queue maps. No front reads or writes the queue. So a question costs a
-// connection and the text of the answer, however many fronts ask and however often; and
+// that the queue maps. No client reads or writes the queue. So a question costs a
+// connection and the text of the answer, however many clients ask and however often; and
 // only one process submits, so that it knows the numbers of jobs beforehand.
 //
-// A front whose connection breaks, because its worker was killed, starts another worker and
+// A client whose connection breaks, because its worker was killed, starts another worker and
 // sends the same request again. A submission carries the number of its request in its
 // note, and the queue does not accept the same submission twice.
 //
 // # A worker that ends
 //
-// A worker is idle if no job runs or can start, and no front has asked for a while. It then
-// removes its socket, answers the requests that had already arrived, and ends. A front that
+// A worker is idle if no job runs or can start, and no client has asked for a while. It then
+// removes its socket, answers the requests that had already arrived, and ends. A client that
 // came too late finds no socket, or an end without an answer, and starts another worker.
 //
 // A worker that was killed takes its jobs with it. The next one runs them again, except
@@ -77,7 +77,7 @@
 // Slurm of a job are kept with its task (queue.Spec.Ask), and only tasks with the same options
 // share a job of Slurm. Slurm decides whether it would accept a job with these options; it is
 // asked once for all jobs that have the same ones. The programs of Slurm are called with the
-// environment of the user who made the directory, in which the fronts are not on PATH. This
+// environment of the user who made the directory, in which the clients are not on PATH. This
 // machine can neither see nor signal the processes on a node: a job counts as running when the
 // job of Slurm that it was given to runs, and a worker that was killed takes no job with it.
 //

@@ -14,7 +14,7 @@ const (
 	optional // only as --option=value, or -ovalue
 )
 
-// option is one option of a front.
+// option is one option of a client.
 type option struct {
 	name  string // without --
 	short byte   // 0: none
@@ -29,7 +29,7 @@ const (
 	// used: it is honoured.
 	used use = iota
 	// site: it names something of a cluster, for example a partition. There is only one
-	// machine: the fronts show the value again, and it has no effect.
+	// machine: the clients show the value again, and it has no effect.
 	site
 	// moot: it makes no difference on one machine without the service.
 	moot
@@ -43,7 +43,7 @@ type given struct {
 	value string
 }
 
-// optionError is a mistake in the arguments of a front.
+// optionError is a mistake in the arguments of a client.
 type optionError struct {
 	reason string
 	hint   string

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// wireFormat is the version of the messages between fronts and worker.
+// wireFormat is the version of the messages between clients and worker.
 const wireFormat = 1
 
 // Programs of requests that users do not call.
@@ -17,7 +17,7 @@ const (
 	awaitEnd  = "await" // answers the state of a job that has ended
 )
 
-// request is the message of a front, as one JSON value. Fields that may hold any byte are
+// request is the message of a client, as one JSON value. Fields that may hold any byte are
 // base64.
 type request struct {
 	Format  int      `json:"format"`
@@ -74,7 +74,7 @@ func send(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
 func receive(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }
 
-// fail returns the answer to a request that failed, in the words of the front's Slurm
+// fail returns the answer to a request that failed, in the words of the client's Slurm
 // program.
 func fail(program string, exit int, err error) response {
 	text := fmt.Sprintf("%s: error: %v\n", program, err)

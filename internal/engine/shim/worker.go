@@ -33,7 +33,7 @@ import (
 // How often blocked jobs are looked at, and whether there is work at all.
 const tick = 50 * time.Millisecond
 
-// worker answers all fronts of a shim directory and runs its jobs.
+// worker answers all clients of a shim directory and runs its jobs.
 type worker struct {
 	dir    string
 	config *Config
@@ -49,7 +49,7 @@ type worker struct {
 	blocked  []*batch // with held jobs
 	scripts  []*batch // that have a file of their own
 	warned   map[uint64]bool
-	asked    time.Time // when a front did last
+	asked    time.Time // when a client did last
 	started  *os.File  // numbers of jobs that have begun and are not to run twice
 	wakes    wakes
 	due      time.Time             // when all blocked jobs are looked at, although nothing has changed
@@ -183,13 +183,13 @@ func work(dir, version string) error {
 	}()
 	var answers sync.WaitGroup
 	accepted := make(chan struct{})
-	// A front that has asked may wait for its job to end.
+	// A client that has asked may wait for its job to end.
 	most := bounded.Descriptors()
-	fronts := bounded.New(owner.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
+	clients := bounded.New(owner.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
 	go func() {
 		defer close(accepted)
 		for {
-			conn, err := fronts.Accept()
+			conn, err := clients.Accept()
 			if err != nil {
 				return
 			}
@@ -211,7 +211,7 @@ func work(dir, version string) error {
 	w.closing = true
 	w.moved.Broadcast()
 	w.mu.Unlock()
-	_ = os.Remove(statePath(dir, "socket")) // a front that comes now starts another worker
+	_ = os.Remove(statePath(dir, "socket")) // a client that comes now starts another worker
 	l.Close()
 	<-accepted
 	answers.Wait()
@@ -270,7 +270,7 @@ func listen(dir string) (*net.UnixListener, error) {
 }
 
 const (
-	// askTime is how long a front may take to ask, and to read its answer.
+	// askTime is how long a client may take to ask, and to read its answer.
 	askTime = time.Minute
 	// askMost is the length of the longest request, bytes: a script, arguments and an
 	// environment.
@@ -354,7 +354,7 @@ func (w *worker) serve(conn bounded.Conn) {
 	w.mu.Unlock()
 	r := &request{}
 	if receive(io.LimitReader(conn, askMost), r) == nil && conn.Trust() {
-		// A front that is gone does not need the answer.
+		// A client that is gone does not need the answer.
 		a := w.answer(r)
 		_ = conn.SetWriteDeadline(time.Now().Add(askTime))
 		_ = send(conn, a)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,9 +45,6 @@ type Entry struct {
 	nested   bool
 	catalog  *catalog
 }
-
-// Name returns the last part of the path.
-func (e *Entry) Name() string { return path.Base(e.Path) }
 
 // IsDir reports whether e is a directory.
 func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }

@@ -147,7 +147,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 	var i *local.Interrupted
 	switch {
 	case ctx.Err() != nil && errors.As(context.Cause(ctx), &i):
-		return &local.Interrupted{Signal: i.Signal, Dir: d.Path(), HintText: "the same command goes on"}
+		return &local.Interrupted{Signal: i.Signal, Dir: d.Path(), HintText: "the same command continues"}
 	case s.broken != nil:
 		return s.broken
 	case o.Detach:

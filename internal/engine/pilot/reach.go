@@ -38,7 +38,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Hint returns the hint for the user.
 func (e *UnreachableError) Hint() string {
-	return "see why this machine does not reach it; nothing is lost, the same command goes on; --engine-opt answer=10m waits longer"
+	return "see why this machine does not reach it; nothing is lost, the same command continues; --engine-opt answer=10m waits longer"
 }
 
 // reach reports whether the engine answers. It is asked before any job is submitted, so that

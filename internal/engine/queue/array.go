@@ -24,8 +24,12 @@ const (
 	ElementIndex = 'i'
 )
 
-// maxElements is the highest number of elements of an array.
-const maxElements = math.MaxInt32
+// MaxElements is the highest number of elements of an array.
+const MaxElements = 1 << 20
+
+// maxForeign is the highest number of elements of all arrays in a directory of another user.
+// A line of that user would else take as much memory of the reader as it claims to need.
+const maxForeign = MaxElements
 
 // NewArray returns an array with these indices, which are in order. Its mark is in none of the
 // texts.
@@ -121,8 +125,8 @@ func (a *Array) check() error {
 		if r[0] < 0 || r[1] < r[0] || r[1] > math.MaxInt32 || r[2] < 1 || i > 0 && r[0] <= a.Indices[i-1][1] {
 			return errors.New("the indices of an array are not in order")
 		}
-		if n += (r[1]-r[0])/r[2] + 1; n > maxElements {
-			return fmt.Errorf("an array has more than %d elements", maxElements)
+		if n += (r[1]-r[0])/r[2] + 1; n > MaxElements {
+			return fmt.Errorf("an array has more than %d elements", MaxElements)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -158,5 +159,59 @@ func TestArrayAmongLines(t *testing.T) {
 			t.Error("it takes an array beside a line")
 		}
 		b.Abort()
+	}
+}
+
+// A directory of another user cannot make its reader keep more tasks than a limit, however
+// short the lines are that claim them.
+func TestArraysOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a directory of another user needs root")
+	}
+	dir := filepath.Join(t.TempDir(), "d")
+	q, err := Open(dir, "test", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	const n = maxForeign / 2
+	add := func(n int) {
+		a := &Array{Indices: [][3]int{{1, n, 1}}, Mark: "<0>"}
+		submitArray(t, q, &Spec{Command: "true", Array: a}, BatchOptions{Held: true})
+	}
+	others := func() error {
+		if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(path, 65534, 65534))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+				return errors.Join(err, os.Lchown(path, 0, 0))
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		theirs, err := Open(dir, "test", false)
+		if err == nil {
+			theirs.Close()
+		}
+		return err
+	}
+	add(n)
+	add(n)
+	if err := others(); err != nil {
+		t.Fatalf("as many as the limit: %v", err)
+	}
+	add(1)
+	var bad *engine.DirError
+	if err := others(); !errors.As(err, &bad) || bad.Reason != "is of another user, and has arrays of more than 1048576 tasks" {
+		t.Fatalf("more than the limit: %v", err)
+	}
+	if counts := q.Counts(); counts[Waiting] != 2*n+1 {
+		t.Errorf("its own user has %v tasks", counts)
+	}
+	if err := (&Array{Indices: [][3]int{{1, MaxElements + 1, 1}}, Mark: "<0>"}).check(); err == nil {
+		t.Error("an array has more elements than the limit")
 	}
 }

@@ -66,6 +66,7 @@ type Queue struct {
 
 	latest   *Spec // of an array, as its elements often follow one another
 	latestAt int64 // in tasks.jsonl
+	elements int   // of arrays that this process has added to the index
 	moves    uint64
 	size     int64 // of orders and journals at the last catchUp
 }
@@ -299,7 +300,7 @@ func (q *Queue) catchUp() error {
 	}
 	if !whole {
 		q.x.reset(here())
-		q.size = -1
+		q.size, q.elements = -1, 0
 		if q.x.file != nil {
 			q.tidy()
 		}
@@ -532,6 +533,9 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 			*first = e
 			t++
 			return nil
+		}
+		if q.elements += o.Tasks; q.foreign != nil && q.elements > maxForeign {
+			return &engine.DirError{Dir: q.Dir, Reason: fmt.Sprintf("is of another user, and has arrays of more than %d tasks", maxForeign), HintText: "read it as its user"}
 		}
 		for ; t < o.Tasks; t++ {
 			*entryAt(all, t) = e

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"premix/internal/engine/queue"
 )
 
 // longest is the longest time that an option may have. Sums of a few are durations, too.
@@ -95,7 +97,7 @@ func parseCount(name, text string) (int, error) {
 }
 
 // maxArray is how many elements an array may have.
-const maxArray = 1 << 20
+const maxArray = queue.MaxElements
 
 // parseArray reads the indices of an array as in 0-9, 1,3,5-7, 0-15:4, 1-10%2. limit is how
 // many of them may run at a time; 0: all.

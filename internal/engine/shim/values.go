@@ -2,13 +2,14 @@ package shim
 
 import (
 	"fmt"
-	"golang.org/x/sys/unix"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/queue"
 )

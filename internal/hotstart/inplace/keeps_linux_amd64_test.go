@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -124,11 +125,6 @@ func TestKeepsCPUs(t *testing.T) {
 	if all.Count() < 2 {
 		t.Skip("one processor has no other set")
 	}
-	restore := func() {
-		if err := unix.SchedSetaffinity(0, &all); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, what := range []string{"processors", "cpuset"} {
 		p := newPlace(t)
 		p.write("file", "content")
@@ -154,10 +150,8 @@ func TestKeepsCPUs(t *testing.T) {
 					a.CPUs = 1
 					c.Around = &a
 					// The preparation runs on this processor too.
-					if err := unix.SchedSetaffinity(0, &one); err != nil {
-						return err
-					}
-					defer restore()
+					setCPUs(t, &one)
+					defer setCPUs(t, &all)
 					snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Log: t.Logf, Enough: 1})
 					if err == nil {
 						snap.Close()
@@ -170,6 +164,33 @@ func TestKeepsCPUs(t *testing.T) {
 			}
 			p.wantHot(v)
 			hot++
+		}
+	}
+}
+
+// setCPUs sets the processors of every thread of the test. A goroutine moves between threads, and
+// a new thread inherits the set of the thread that starts it.
+func setCPUs(t *testing.T, set *unix.CPUSet) {
+	t.Helper()
+	for changed := true; changed; {
+		changed = false
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thread := range threads {
+			tid, err := strconv.Atoi(thread.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var was unix.CPUSet
+			if err := unix.SchedGetaffinity(tid, &was); err != nil || was == *set {
+				continue // it has ended, or has the set
+			}
+			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				t.Fatal(err)
+			}
+			changed = true
 		}
 	}
 }

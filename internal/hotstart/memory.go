@@ -85,27 +85,59 @@ func newCircumstances() circumstances {
 		word[i] += 13
 	}
 	c.names[1] = string(word)
-	c.clocks = Clocks()
+	c.clocks = Clocks(os.Environ())
 	return c
 }
 
-// Clocks returns the times at which the tool begins in two preparations: now, and years
-// later.
-func Clocks() [2]frozen.Moment {
-	n := make([]byte, 16)
-	rand.Read(n) // never fails
-	draw := func(i int) int64 { return int64(binary.NativeEndian.Uint32(n[i:])) }
-	const second, day = int64(time.Second), 24 * int64(time.Hour)
+// Clocks returns the times at which the tool begins in two preparations: now, and Later.
+func Clocks(env []string) [2]frozen.Moment {
 	first, err := frozen.Now()
 	if err != nil {
 		first = frozen.Moment{Realtime: time.Now().UnixNano()} // no process is prepared here
 	}
-	return [2]frozen.Moment{first, {
-		Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
-		Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
-		Boottime:  first.Boottime + 200*day + draw(12)%(86400*50)*second,
-		Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
-	}}
+	if !clearSecond(first.Realtime) {
+		first.Realtime -= 20 * int64(time.Second)
+	}
+	return [2]frozen.Moment{first, Later(first, env)}
+}
+
+// clearSecond reports whether the second of a time has two digits, and will have them for a
+// while. strftime(3) leaves the digits of the last number in its stack frame, and the digits of
+// several numbers if that number has one digit.
+func clearSecond(t int64) bool {
+	second := t / int64(time.Second) % 60
+	return second >= 10 && second < 50
+}
+
+// Later returns a time for a further preparation, which is years after the first one by a
+// random number of seconds. Both have the same distance from UTC in the time zone of an
+// environment. No field of the times is equal, so that each place of a field differs. The day
+// of the month has one digit, and another number than the month, so that texts of the time in
+// different layouts differ.
+func Later(first frozen.Moment, env []string) frozen.Moment {
+	n := make([]byte, 16)
+	const second, day = int64(time.Second), 24 * int64(time.Hour)
+	for {
+		rand.Read(n) // never fails
+		draw := func(i int) int64 { return int64(binary.NativeEndian.Uint32(n[i:])) }
+		later := frozen.Moment{
+			Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
+			Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
+			Boottime:  first.Boottime + 200*day + draw(12)%(86400*50)*second,
+			Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
+		}
+		season := frozen.Season(later.Realtime, env)
+		if season != frozen.Season(first.Realtime, env) || !clearSecond(later.Realtime) {
+			continue
+		}
+		zone := time.FixedZone("", season)
+		t, u := time.Unix(0, first.Realtime).In(zone), time.Unix(0, later.Realtime).In(zone)
+		differ := t.Second() != u.Second() && t.Minute() != u.Minute() && t.Hour() != u.Hour() && t.Day() != u.Day() &&
+			t.Month() != u.Month() && t.Weekday() != u.Weekday()
+		if differ && u.Day() < 10 && u.Day() != int(u.Month()) {
+			return later
+		}
+	}
 }
 
 // compareMemory prepares the tool a second time and compares its memory with the memory
@@ -210,7 +242,7 @@ func applyNoise(path string, pid int) error {
 
 // notePlaces notes in an image the places that a start has to write.
 func notePlaces(path string, c *frozen.Comparison, stopped frozen.Moment) error {
-	if len(c.Ids)+len(c.RegisterIds)+len(c.Devices)+len(c.Clocks) == 0 {
+	if len(c.Ids)+len(c.RegisterIds)+len(c.Devices)+len(c.Clocks)+len(c.Dates) == 0 {
 		return nil
 	}
 	im, err := frozen.ReadFile(path)

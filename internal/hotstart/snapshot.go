@@ -49,7 +49,7 @@ const (
 	noiseName = "noise"
 	usesName  = "uses"
 
-	metaVersion = 5
+	metaVersion = 6
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.

@@ -84,19 +84,16 @@ func clockPlace(x, y uint64, a, b Moment) (ClockPlace, bool) {
 // by whole seconds, since a fraction may be a word of its own, which was equal in both
 // preparations.
 func (p ClockPlace) at(stopped, now Moment) uint64 {
-	passed := now.Realtime - stopped.Realtime
+	from, to := stopped.Realtime, now.Realtime
 	switch p.Of {
 	case ClockCycles:
 		return p.Word + now.Cycles - stopped.Cycles
 	case ClockMonotonic:
-		passed = now.Monotonic - stopped.Monotonic
+		from, to = stopped.Monotonic, now.Monotonic
 	case ClockBoottime:
-		passed = now.Boottime - stopped.Boottime
+		from, to = stopped.Boottime, now.Boottime
 	}
-	seconds := passed / int64(time.Second)
-	if passed < 0 && passed%int64(time.Second) != 0 {
-		seconds-- // never later than now
-	}
+	seconds := passed(from, to)
 	switch p.Form {
 	case ClockLow:
 		return p.Word&^math.MaxUint32 | uint64(uint32(p.Word)+uint32(seconds))

@@ -34,7 +34,7 @@ const maxListed = 1000
 // word of 8 bytes.
 func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison, error) {
 	c := &comparer{im: [2]*Image{a, b}, pages: [2]io.ReaderAt{pagesA, pagesB}, prep: [2]Preparation{facts.A, facts.B}, out: &Comparison{}, groups: map[string]*Group{}, modules: map[string]*module{},
-		words: NewWords(facts.Words), free: facts.Free}
+		words: NewWords(facts.Words), free: facts.Free, known: facts.Dates, further: facts.Further, confirmed: facts.Confirmed}
 	if facts.Late != nil {
 		c.written = *facts.Late
 		var err error
@@ -69,7 +69,7 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 			return nil, err
 		}
 	}
-	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
+	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
 		if g := c.groups[rule]; g != nil {
 			c.out.Explained = append(c.out.Explained, *g)
 		}
@@ -137,10 +137,13 @@ type comparer struct {
 	groups  map[string]*Group
 	dead    []Range // stack that no thread uses
 	modules map[string]*module
-	texts   map[string]string // of printed times
-	words   *Words
-	free    []Range
-	written Late
+	dates   *Dates
+	known   []DatePlace
+	// further and confirmed are from Facts.
+	further, confirmed bool
+	words              *Words
+	free               []Range
+	written            Late
 }
 
 // stacks finds the dead parts of stacks.
@@ -181,7 +184,7 @@ func (c *comparer) state() {
 	a, b := *c.im[0], *c.im[1]
 	for _, im := range []*Image{&a, &b} {
 		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
-		im.Boot, im.RegisterIds, im.Clocks, im.Stopped = "", nil, nil, Moment{}
+		im.Boot, im.RegisterIds, im.Clocks, im.Dates, im.Stopped = "", nil, nil, nil, Moment{}
 		im.Timers, im.Files = withoutRest(im.Timers, im.Files)
 	}
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
@@ -429,8 +432,11 @@ func (c *comparer) bytes(v *VMA, at int64, a, b []byte) {
 			if rule == "" && c.processor(v, addr, w) {
 				rule = RuleProcessor
 			}
-			if rule == "" && (c.printed(a, b, off) || c.calendar(a, b, off) || c.year(w)) {
-				rule = RuleDate
+			if rule == "" && c.year(w) {
+				rule = RuleYear
+			}
+			if rule == "" && c.date(v, at, a, b, off) {
+				continue
 			}
 			if rule != "" {
 				c.explain(rule, v, at, a, b, off)
@@ -496,9 +502,18 @@ func (c *comparer) idOf(x, y uint64) int {
 // other bits is not explained. A robust mutex with waiters has this form.
 func (c *comparer) ids(addr uint64, w words) string {
 	var found []IdPlace
+	for _, shift := range []int{8, 16, 24} { // of a packed struct
+		if rest := ^(uint64(1<<32-1) << shift); w.a[1]&rest != w.b[1]&rest {
+			continue
+		}
+		if thread := c.idOf(uint64(uint32(w.a[1]>>shift)), uint64(uint32(w.b[1]>>shift))); thread >= 0 {
+			found = append(found, IdPlace{addr + uint64(shift/8), thread})
+			break
+		}
+	}
 	for half := range 2 {
 		x, y := uint32(w.a[1]>>(32*half)), uint32(w.b[1]>>(32*half))
-		if x == y {
+		if x == y || len(found) > 0 && found[0].Address != addr {
 			continue
 		}
 		thread := c.idOf(uint64(x), uint64(y))
@@ -539,112 +554,59 @@ func (c *comparer) clock(w words, at ClockPlace) bool {
 }
 
 // noise has the rules for values that may differ because no program depends on them.
-var noise = []string{RuleDeadStack, RuleDate, RuleProcessor}
+var noise = []string{RuleDeadStack, RuleYear, RuleProcessor}
 
-// layoutsOfTimes has the forms of printed times that the comparison recognises.
-var layoutsOfTimes = []string{
-	"Mon Jan _2 15:04:05 2006", "Mon Jan _2 2006", "Jan _2 15:04:05", "Jan 02 15:04:05", "Jan _2 2006", "2006-01-02 15:04:05", "2006-01-02T15:04:05",
-	"2006/01/02 15:04:05", "20060102", "2006-01-02", "15:04:05", "02/01/2006", "01/02/2006", "02-Jan-2006", "Jan _2",
-}
-
-// printed reports whether the differing bytes of a word belong to a printed time: to text
-// that is a time of one preparation, and in the other memory the same time by the other
-// preparation's clock.
-func (c *comparer) printed(a, b []byte, off int) bool {
-	const reach = 40
-	lo, hi := max(0, off-reach), min(len(a), off+8+reach)
-	if len(c.out.Unexplained) >= maxListed {
+// date finds the times around a word of a part of a VMA, at offset off of the part, and makes
+// b equal to a there. It reports whether they are all of the difference.
+func (c *comparer) date(v *VMA, at int64, a, b []byte, off int) bool {
+	const reach = 64
+	if c.further || len(c.out.Unexplained) >= maxListed || len(c.out.Dates) == maxNoise {
 		return false
 	}
-	if c.texts == nil {
-		c.texts = printedTimes(c.prep[0].Began.Realtime, c.prep[1].Began.Realtime-c.prep[0].Began.Realtime, c.im[0].Env)
+	if c.dates == nil {
+		c.dates = NewDates(c.prep[0].Began, c.prep[1].Began, c.im[0].Env)
+		c.dates.Short = c.confirmed
 	}
-	left := bytes.Clone(b[off : off+8])
-	for x, y := range c.texts {
-		for from := lo; ; {
-			i := bytes.Index(a[from:hi], []byte(x))
-			if i < 0 {
-				break
-			}
-			at := from + i
-			from = at + 1
-			if at+len(y) > len(b) || len(x) != len(y) || string(b[at:at+len(y)]) != y {
-				continue
-			}
-			for k := max(at, off); k < min(at+len(x), off+8); k++ {
-				left[k-off] = a[k]
-			}
-		}
+	lo, hi := max(0, off-reach), min(len(a), off+8+reach)
+	left := bytes.Clone(b[lo:hi])
+	found := c.dates.exchange(a[lo:hi], left, off-lo, off-lo+8)
+	if !bytes.Equal(a[off:off+8], left[off-lo:off-lo+8]) {
+		return false
 	}
-	return bytes.Equal(left, a[off:off+8])
-}
-
-// calendar reports whether a word belongs to a struct tm (tm(3type)) that is a time of
-// one preparation, and in the other memory the same time by the other preparation's clock.
-func (c *comparer) calendar(a, b []byte, off int) bool {
-	shift := time.Duration(c.prep[1].Began.Realtime - c.prep[0].Began.Realtime)
-	began := time.Unix(0, c.prep[0].Began.Realtime)
-	for at := off - 32; at <= off+4; at += 4 {
-		if at < 0 || at+36 > len(a) || shift == 0 {
-			continue
-		}
-		x, okx := calendarTime(a[at:])
-		y, oky := calendarTime(b[at:])
-		if okx && oky && y.Sub(x) == shift && x.Sub(began).Abs() < 26*time.Hour {
-			return off >= at || bytes.Equal(a[off:at], b[off:at]) // the bytes before the struct must be equal
-		}
+	for _, d := range found {
+		place := DatePlace{Address: v.Start + uint64(at) + uint64(lo+d.At), Date: d}
+		place.At = 0
+		c.out.Dates = append(c.out.Dates, place)
 	}
-	return false
+	c.explain(RuleDate, v, at, a, b, off)
+	copy(b[lo:hi], left)
+	return true
 }
 
 // year reports whether a word belongs to the pair of the start time and the number of the
 // present year, in both preparations. The GNU C library keeps this pair for a time zone
 // without a file, and computes it again if the year changes (tzset.c, compute_change).
 func (c *comparer) year(w words) bool {
-	is := func(began int64, begin, year uint64) bool {
-		t := time.Unix(0, began).UTC()
-		return int(int32(year)) == t.Year() && int64(begin) == time.Date(t.Year(), 1, 1, 0, 0, 0, 0, time.UTC).Unix()
-	}
 	a, b := c.prep[0].Began.Realtime, c.prep[1].Began.Realtime
-	return is(a, w.a[1], w.a[2]) && is(b, w.b[1], w.b[2]) ||
-		is(a, w.a[0], w.a[1]) && is(b, w.b[0], w.b[1]) && w.a[1]>>32 == w.b[1]>>32
+	return isYear(a, b, [2]uint64{w.a[1], w.b[1]}, [2]uint64{w.a[2], w.b[2]}) ||
+		isYear(a, b, [2]uint64{w.a[0], w.b[0]}, [2]uint64{w.a[1], w.b[1]}) && w.a[1]>>32 == w.b[1]>>32
 }
 
-// calendarTime reads a struct tm, as a time in UTC.
-func calendarTime(b []byte) (time.Time, bool) {
-	var f [9]int
-	for i := range f {
-		f[i] = int(int32(binary.LittleEndian.Uint32(b[4*i:])))
-	}
-	t := time.Date(f[5]+1900, time.Month(f[4]+1), f[3], f[2], f[1], f[0], 0, time.UTC)
-	return t, f[0] == t.Second() && f[1] == t.Minute() && f[2] == t.Hour() && f[3] == t.Day() && f[5] == t.Year()-1900 &&
-		f[6] == int(t.Weekday()) && f[7] == t.YearDay()-1
-}
-
-// printedSpan is the number of seconds of a preparation's clock whose texts are searched.
-const printedSpan = 30
-
-// printedTimes returns the printed times of one preparation, each with the printed time
-// of the other preparation.
-func printedTimes(began, shift int64, env []string) map[string]string {
-	places := []*time.Location{time.UTC, time.Local}
-	for _, e := range env {
-		if name, ok := strings.CutPrefix(e, "TZ="); ok {
-			if l, err := time.LoadLocation(strings.TrimPrefix(name, ":")); err == nil {
-				places = append(places, l)
-			}
+// isYear reports whether two preparations have the start times and numbers of the years in
+// which they began, in one time zone.
+func isYear(beganA, beganB int64, start, year [2]uint64) bool {
+	var offset [2]int64
+	for i, began := range []int64{beganA, beganB} {
+		t := time.Unix(0, began).UTC()
+		offset[i] = int64(start[i]) - time.Date(int(int32(year[i])), 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+		const zone = 15 * 60 * 60                // s; no zone is as far from UTC
+		next := t.Add(zone * time.Second).Year() // near the end of a year
+		last := t.Add(-zone * time.Second).Year()
+		if y := int(int32(year[i])); y != next && y != last || offset[i] <= -zone || offset[i] >= zone {
+			return false
 		}
 	}
-	texts := map[string]string{}
-	for i := range printedSpan {
-		for _, l := range places {
-			t := time.Unix(began/1e9+int64(i), 0).In(l)
-			for _, layout := range layoutsOfTimes {
-				texts[t.Format(layout)] = t.Add(time.Duration(shift)).Format(layout)
-			}
-		}
-	}
-	return texts
+	return offset[0] == offset[1]
 }
 
 // Apply writes patches to the memory of a process that is held.

@@ -37,6 +37,12 @@ type Facts struct {
 	// preparation. If it is not nil, Compare applies these writes to the image before it
 	// compares, and Words is empty.
 	Late *Late
+	// Dates are the dates of an earlier comparison with the first image, which the second
+	// preparation confirms if Further is true. There are no others then.
+	Dates   []DatePlace
+	Further bool
+	// Confirmed is true if further preparations confirm the dates of the comparison.
+	Confirmed bool
 }
 
 // The names of the rules that explain a difference.
@@ -47,6 +53,7 @@ const (
 	RuleDevice    = "device of the container"
 	RuleClock     = "clock"
 	RuleDate      = "printed time"
+	RuleYear      = "year of the time zone"
 	RuleRseq      = "restartable sequences"
 	RuleProcessor = "processor that the dynamic linker ran on"
 	RuleWord      = "late word"
@@ -103,6 +110,7 @@ type Comparison struct {
 	Devices     []uint64     // addresses of the device in the memory of the first image
 	RegisterIds []RegisterId // in the registers of the first image
 	Clocks      []ClockPlace // in the first image; at most maxNoise
+	Dates       []DatePlace  // in the memory of the first image; at most maxNoise
 	Words       []WordPlace  // in the memory of the first image
 	Offsets     []Offset     // in the registers of the first image
 	// Noise has the second preparation's values of words that do not matter by one of the
@@ -118,7 +126,7 @@ func (c *Comparison) Same() bool { return len(c.Layout) == 0 && len(c.Unexplaine
 // its files and times. stopped is the time at which the process was stopped.
 func (c *Comparison) Note(im *Image, stopped Moment) {
 	im.Ids, im.RegisterIds, im.Devices = c.Ids, c.RegisterIds, c.Devices
-	im.Clocks, im.Stopped = c.Clocks, stopped
+	im.Clocks, im.Dates, im.Stopped = c.Clocks, c.Dates, stopped
 }
 
 // Patch is an address in the memory of a process and the value to write there.

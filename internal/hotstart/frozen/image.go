@@ -48,8 +48,9 @@ type Image struct {
 	// RegisterIds are from Comparison too. Start sets these registers to the id of a
 	// thread.
 	RegisterIds []RegisterId
-	// Clocks are from Comparison. Stopped is the time at which the process was stopped.
+	// Clocks and Dates are from Comparison. Stopped is the time at which the process was stopped.
 	Clocks  []ClockPlace
+	Dates   []DatePlace
 	Stopped Moment
 }
 

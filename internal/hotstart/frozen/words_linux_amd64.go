@@ -27,11 +27,33 @@ func (c *comparer) late(v *VMA, at int64, a, b []byte) {
 		}
 	}
 	c.places(c.words.Exchange(a, b), WordPlace{Address: begin}, where(v))
+	c.hold(begin, a, b)
+}
+
+// hold compares the known dates in a part of a VMA with the second image, and makes b equal to
+// a where they are right.
+func (c *comparer) hold(begin uint64, a, b []byte) {
+	seconds := passed(c.prep[0].Began.Realtime, c.prep[1].Began.Realtime)
+	for _, d := range c.known {
+		if d.Address < begin || d.Address >= begin+uint64(len(a)) {
+			continue
+		}
+		d.At = int(d.Address - begin)
+		for _, held := range Hold([]Date{d.Date}, a, b, seconds) {
+			held.At = 0
+			c.out.Dates = append(c.out.Dates, DatePlace{d.Address, held})
+		}
+	}
 }
 
 // writes reports whether a start writes into a part of a VMA.
 func (c *comparer) writes(v *VMA, e Extent) bool {
 	begin := v.Start + uint64(e.Offset)
+	if slices.ContainsFunc(c.known, func(d DatePlace) bool {
+		return d.Address < begin+uint64(e.Size) && d.Address+uint64(d.Length) > begin
+	}) {
+		return true
+	}
 	return slices.ContainsFunc(c.written.Places, func(p WordPlace) bool {
 		return !p.Xstate && p.Address < begin+uint64(e.Size) && p.Address+uint64(p.Length) > begin
 	})

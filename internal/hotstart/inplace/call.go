@@ -45,6 +45,7 @@ type Call struct {
 	Dir     string   // working directory, absolute
 	Words   []Word   // late words; they do not overlap
 	LateEnv []string // names of variables whose values change from call to call
+	Logs    []string // endings of the names of files with times and rates, which are compared apart from numbers
 
 	Stdin, Stdout, Stderr *os.File
 	// Around is nil for a call of this process. Prepare in another process than the
@@ -157,7 +158,7 @@ func (c *Call) isLate(name string) bool {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 7
+const keyVersion = 8
 
 // Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {

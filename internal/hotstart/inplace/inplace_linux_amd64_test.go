@@ -681,8 +681,8 @@ func TestForeignStore(t *testing.T) {
 }
 
 // TestAddressesAndDates prepares tools whose output depends on their addresses, on random
-// bytes of the kernel, on the date, or on the size of their input, all of which they keep
-// before they come to their input. The output for a probe of the day would not show the date.
+// bytes of the kernel, or on the size of their input, all of which they keep before they come
+// to their input. A tool that keeps the date starts hot, see TestDates.
 func TestAddressesAndDates(t *testing.T) {
 	p := newPlace(t)
 	for _, test := range []struct {
@@ -693,9 +693,12 @@ func TestAddressesAndDates(t *testing.T) {
 		{"from one cold start to the next", []string{"-A", "stack"}},
 		{"from one cold start to the next", []string{"-A", "heap"}},
 		{"from one cold start to the next", []string{"-A", "random"}},
-		{"differs from a cold start", []string{"-D"}},
 		{"differs from run to run", []string{"-N", "-o", "{output:SRR5204809.out}"}},
 	} {
 		p.wantUnfit(invocation{args: append(test.args, "index", "{input:SRR5204809_1.fq}")}, test.reason)
 	}
+	p.dated = true
+	v := invocation{args: []string{"-D", "index", "{input:SRR5204809_1.fq}"}}
+	p.mustPrepare(v)
+	p.wantHot(v)
 }

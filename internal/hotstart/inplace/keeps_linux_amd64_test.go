@@ -168,6 +168,29 @@ func TestKeepsCPUs(t *testing.T) {
 	}
 }
 
+// TestDates has a program that keeps the time as text and as numbers, and writes it before and
+// after its input. After a hot start all of them are the time of the call.
+func TestDates(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "dates")
+	if b, err := exec.Command("cc", "-O1", "-o", program, "testdata/dates.c").CombinedOutput(); err != nil {
+		t.Fatalf("the tests need a C compiler: %v\n%s", err, b)
+	}
+	for _, env := range [][]string{nil, {"TZ=America/New_York"}, {"TZ=Asia/Kolkata"}, {"TZ=UTC"}} {
+		t.Run(strings.Join(env, " "), func(t *testing.T) {
+			p := newPlace(t)
+			p.dated = true
+			v := func(name string) invocation {
+				return invocation{exe: program, env: env, args: []string{"index", "{input:" + name + "_1.fq}", "{output:" + name + ".log}"}}
+			}
+			p.mustPrepare(v("SRR5204809"))
+			time.Sleep(3 * time.Second)
+			p.wantHot(v("SRR5204809"))
+			p.shell("rm *.log")
+			p.wantHot(v("SRR5204810"))
+		})
+	}
+}
+
 // setCPUs sets the processors of every thread of the test. A goroutine moves between threads, and
 // a new thread inherits the set of the thread that starts it.
 func setCPUs(t *testing.T, set *unix.CPUSet) {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/late"
 )
 
@@ -97,6 +98,7 @@ type place struct {
 	store string
 	calls int
 	timed bool // the tool writes times to standard error, from threads in no fixed order
+	dated bool // the tool writes the times of its execution
 	mixed bool // the tool's threads write lines to all files in no fixed order
 
 	enough time.Duration // see PrepareOptions
@@ -143,17 +145,18 @@ type invocation struct {
 	args  []string
 	env   []string // beside PATH and PWD
 	late  []string
-	stdin string // content; empty: the null device
-	skip  int64  // of stdin, if it is a file, which has been read before the call
-	above string // content of the file of standard output before the call, which appends to it
-	pipe  bool   // standard input and output are pipes
-	join  bool   // standard error goes where standard output goes
+	logs  []string // endings of the names of files with times and rates
+	stdin string   // content; empty: the null device
+	skip  int64    // of stdin, if it is a file, which has been read before the call
+	above string   // content of the file of standard output before the call, which appends to it
+	pipe  bool     // standard input and output are pipes
+	join  bool     // standard error goes where standard output goes
 	front func(*exec.Cmd)
 }
 
 func (p *place) call(v invocation) Call {
 	p.t.Helper()
-	c := Call{Exe: v.exe, Dir: v.dir, LateEnv: v.late}
+	c := Call{Exe: v.exe, Dir: v.dir, LateEnv: v.late, Logs: v.logs}
 	if c.Exe == "" {
 		c.Exe = tool
 	}
@@ -183,6 +186,7 @@ type result struct {
 	stdout, stderr string
 	state          *os.ProcessState
 	kind           string
+	began, ended   time.Time
 	files          map[string]string
 }
 
@@ -259,12 +263,14 @@ func (p *place) run(v invocation, hot bool) result {
 		}
 	}
 	before := p.files(cmd.Dir)
+	began := time.Now()
 	err := cmd.Run()
+	ended := time.Now()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		p.t.Fatalf("%v: %v", cmd.Args, err)
 	}
-	r := result{stdout: out.String(), stderr: errs.String(), state: cmd.ProcessState, files: map[string]string{}}
+	r := result{stdout: out.String(), stderr: errs.String(), state: cmd.ProcessState, began: began, ended: ended, files: map[string]string{}}
 	if !v.pipe {
 		r.stdout, r.stderr = readText(p.t, filepath.Join(dir, "stdout")), readText(p.t, filepath.Join(dir, "stderr"))
 	}
@@ -364,6 +370,17 @@ func (p *place) same(v invocation) result {
 			}
 		}
 	}
+	if p.dated {
+		hot.blankDates(v.env)
+		plain.blankDates(v.env)
+	}
+	for _, ending := range v.logs {
+		for name, text := range hot.files {
+			if other := plain.files[name]; strings.HasSuffix(name, ending) && late.EqualButNumbers([]byte(text), []byte(other)) {
+				hot.files[name] = other
+			}
+		}
+	}
 	if hot.stdout != plain.stdout {
 		p.t.Errorf("%v: standard output is %q, plain %q", v.args, tail(hot.stdout), tail(plain.stdout))
 	}
@@ -377,6 +394,17 @@ func (p *place) same(v invocation) result {
 		p.t.Errorf("%v: it wrote %d files, plain %d, or others", v.args, len(hot.files), len(plain.files))
 	}
 	return hot
+}
+
+// blankDates replaces the times of a call, which a hot start may round down by a second.
+func (r *result) blankDates(env []string) {
+	blank := func(text string) string {
+		return string(frozen.BlankDates([]byte(text), r.began.Add(-time.Second), r.ended, env))
+	}
+	r.stdout, r.stderr = blank(r.stdout), blank(r.stderr)
+	for name, text := range r.files {
+		r.files[name] = blank(text)
+	}
 }
 
 // wantHot is same for a call that has to start hot.

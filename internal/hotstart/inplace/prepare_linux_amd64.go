@@ -356,7 +356,7 @@ func ending(st unix.WaitStatus) string {
 
 // freeze makes both preparations and freezes them.
 func (p *preparation) freeze() error {
-	p.clocks, p.loading = hotstart.Clocks(), time.Now()
+	p.clocks, p.loading = hotstart.Clocks(p.call.Env), time.Now()
 	if _, err := rand.Read(p.seed[:]); err != nil {
 		return err
 	}
@@ -399,6 +399,9 @@ func (p *preparation) load(number int) (*trial, error) {
 	}
 	p.trials = append(p.trials, t)
 	t.asks, t.stop, t.data, t.number, t.second, t.seed, t.clock = p.asks, true, p.data, number, number == 1, &p.seed, p.clocks[min(number, 1)]
+	if number > 1 {
+		t.clock = hotstart.Later(p.clocks[0], p.call.Env)
+	}
 	if number == 0 {
 		p.own(t)
 	} else if err := p.others(t); err != nil {
@@ -440,6 +443,9 @@ func (p *preparation) load(number int) (*trial, error) {
 				return nil, err
 			}
 		}
+		if k > 0 {
+			time.Sleep(apart)
+		}
 		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
 			return nil, err
 		}
@@ -455,6 +461,10 @@ func (p *preparation) load(number int) (*trial, error) {
 	}
 	return t, nil
 }
+
+// apart is the time between two changes of inputs of a trial. A tool may keep a part of the time
+// of a change alone, which must not be the same for two inputs.
+const apart = 5 * time.Millisecond
 
 // late returns the late words of a preparation, as the plan counts them.
 func (p *preparation) late(t *trial) []string {
@@ -534,13 +544,20 @@ func (p *preparation) further(number int) error {
 				return a, b
 			}
 		}
-		return a, other.With(own)
+		b = other.With(own)
+		a.Dates = frozen.Hold(a.Dates, a.Bytes, b, (t.clock.Realtime-p.clocks[0].Realtime)/int64(time.Second))
+		return a, b
 	}
 	if err := p.files(t, im, match); err != nil {
 		return err
 	}
-	_, err = p.against(t, im, pages, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late}})
-	return errors.Join(err, os.Remove(pages.Name()))
+	c, err := p.against(t, im, pages, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late},
+		Dates: p.images[0].Dates, Further: true})
+	if err != nil {
+		return err
+	}
+	p.images[0].Dates = c.Dates
+	return os.Remove(pages.Name())
 }
 
 // compare compares the preparations, and makes the plan.
@@ -581,15 +598,19 @@ func (p *preparation) compare() error {
 	for i := 1; i < 3; i++ {
 		l.Written[i].Bytes = a.stdout[i]
 	}
+	l.Stopped = a.facts().Stopped
 	words := frozen.NewWords(late)
+	dates := frozen.NewDates(p.clocks[0], p.clocks[1], p.call.Env)
+	dates.Short = true
 	match := func(a text, b []byte) (text, []byte) {
 		b = slices.Clone(b)
-		return text{Bytes: a.Bytes, Spans: words.Exchange(a.Bytes, b)}, b
+		spans := words.Exchange(a.Bytes, b)
+		return text{Bytes: a.Bytes, Spans: spans, Dates: dates.Exchange(a.Bytes, b)}, b
 	}
 	if err := p.files(b, p.images[1], match); err != nil {
 		return err
 	}
-	c, err := p.against(b, p.images[1], p.pages[1], frozen.Facts{Words: late})
+	c, err := p.against(b, p.images[1], p.pages[1], frozen.Facts{Words: late, Confirmed: true})
 	if err != nil {
 		return err
 	}
@@ -880,16 +901,16 @@ func (p *preparation) again(name string) (*trial, error) {
 }
 
 // compareTrials returns a description of the difference between the outputs of two
-// executions, or "".
+// executions, or "". Times of an execution that it has printed are not a difference.
 func compareTrials(a, b *trial, by order) (string, error) {
 	for i := 1; i < 3; i++ {
-		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])
-		equal := bytes.Equal(ta, tb)
+		ta, tb := a.stdout[i], b.stdout[i]
+		equal := equalTexts(a, b, ta, tb, by)
 		if !equal && (i == 2 || a.around.Joined) {
-			equal = late.EqualButNumbers(ta, tb)
+			equal = late.EqualButNumbers(by.of(ta), by.of(tb))
 		}
 		if !equal {
-			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil
+			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(ta, tb)), nil
 		}
 	}
 	fa, err := regular(a.results, by)
@@ -905,8 +926,11 @@ func compareTrials(a, b *trial, by order) (string, error) {
 		if !ok {
 			return name + " was written by one of two", nil
 		}
-		if one != other {
-			return name + " differs", nil
+		if one == other {
+			continue
+		}
+		if same, err := sameButTimes(a, b, name, by); err != nil || !same {
+			return name + " differs", err
 		}
 	}
 	for name := range fb {
@@ -915,6 +939,50 @@ func compareTrials(a, b *trial, by order) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// Times are looked for in files of up to maxDated bytes, of executions of up to maxWindow.
+const (
+	maxDated  = 16 << 20
+	maxWindow = 10 * time.Minute
+)
+
+// equalTexts reports whether two texts of two executions are equal, apart from the times of
+// each.
+func equalTexts(a, b *trial, ta, tb []byte, by order) bool {
+	if bytes.Equal(by.of(ta), by.of(tb)) {
+		return true
+	}
+	if max(len(ta), len(tb)) > maxDated || max(a.ended.Sub(a.started), b.ended.Sub(b.started)) > maxWindow {
+		return false
+	}
+	return bytes.Equal(by.of(a.withoutDates(ta)), by.of(b.withoutDates(tb)))
+}
+
+// withoutDates returns a text of an execution without its times, which may be rounded down.
+func (t *trial) withoutDates(text []byte) []byte {
+	return frozen.BlankDates(text, t.started.Add(-time.Second), t.ended, t.call.Env)
+}
+
+// sameButTimes reports whether two executions have written the same file, apart from the
+// times of each, or apart from all numbers if it is a log.
+func sameButTimes(a, b *trial, name string, by order) (bool, error) {
+	var texts [2][]byte
+	for i, t := range []*trial{a, b} {
+		path := filepath.Join(t.results, name)
+		info, err := os.Lstat(path)
+		if err != nil {
+			return false, err
+		}
+		if !info.Mode().IsRegular() || info.Size() > maxDated {
+			return false, nil
+		}
+		if texts[i], err = os.ReadFile(path); err != nil {
+			return false, err
+		}
+	}
+	log := slices.ContainsFunc(a.call.Logs, func(ending string) bool { return strings.HasSuffix(name, ending) })
+	return equalTexts(a, b, texts[0], texts[1], by) || log && late.EqualButNumbers(by.of(texts[0]), by.of(texts[1])), nil
 }
 
 func differsAt(a, b []byte) int {

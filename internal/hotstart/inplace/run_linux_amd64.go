@@ -142,6 +142,10 @@ func part(late []string, s span) string { return late[s.Word][s.From : s.From+s.
 
 // make makes the files that the tool had made. None of them exists.
 func (s *start) make() error {
+	now, err := frozen.Now()
+	if err != nil {
+		return err
+	}
 	for _, m := range s.snap.plan.Made {
 		path := s.here(m.Name)
 		if m.Mode.IsDir() {
@@ -156,7 +160,10 @@ func (s *start) make() error {
 			return err
 		}
 		s.made = append(s.made, path)
-		_, err = f.Write(m.Content.With(s.texts))
+		content, err := m.Content.Now(s.texts, s.snap.plan.Stopped, now)
+		if err == nil {
+			_, err = f.Write(content)
+		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -174,11 +181,19 @@ func (s *start) undo() {
 // finish writes the bytes that the tool had written to its streams before the stop. After
 // that the tool may be released.
 func (s *start) finish(write func(fd int, b []byte) error) error {
+	now, err := frozen.Now()
+	if err != nil {
+		return err
+	}
 	for fd, t := range s.snap.plan.Written {
 		if len(t.Bytes) == 0 {
 			continue
 		}
-		if err := write(fd, t.With(s.texts)); err != nil {
+		b, err := t.Now(s.texts, s.snap.plan.Stopped, now)
+		if err != nil {
+			return err
+		}
+		if err := write(fd, b); err != nil {
 			return err
 		}
 	}

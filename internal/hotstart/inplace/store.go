@@ -48,6 +48,7 @@ type plan struct {
 	CPUs      int               // size of a set of processors, which is the late word before the directory
 	Block     []int64           // of inputs that the tool has opened: their block size (stat(2)), by index in Stats
 	Parts     []inputPart       // of inputs, which the tool has read before the stop
+	Stopped   frozen.Moment     // when A was stopped, by its clock
 	Relative  []hotstart.Stamp  // of files that the tool looked at below its working directory; paths are relative
 }
 

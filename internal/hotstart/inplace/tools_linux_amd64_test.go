@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -123,6 +124,45 @@ for f in *.fq.gz; do gzip -dcf $f >${f%.gz} || test $f != ${f#SRR5204811}; done`
 			p.mustPrepare(v("SRR77"))
 			p.wantHotTimed(v("SRR77"))
 		})
+	}
+}
+
+// TestKallisto has a tool that keeps the time of its start as text, and writes it at its end.
+func TestKallisto(t *testing.T) {
+	exe := program(t, "kallisto")
+	p := newPlace(t)
+	p.samples(testData(t))
+	p.dated, p.timed = true, true
+	p.shell("kallisto index -i index.kal genome.fa 2>&1")
+	v := func(name string) invocation {
+		return invocation{exe: exe, args: []string{"quant", "-i", "index.kal", "-o", "{output:" + name + ".quant}", "{input:" + name + "_1.fq.gz}", "{input:" + name + "_2.fq.gz}"}}
+	}
+	p.mustPrepare(v("SRR5204809"))
+	for _, name := range []string{"SRR5204809", "SRR5204810"} {
+		p.wantHot(v(name))
+	}
+}
+
+// TestSTAR has a tool that writes the time to a log and to standard output before it reads its
+// input.
+func TestSTAR(t *testing.T) {
+	exe := program(t, "STAR")
+	p := newPlace(t)
+	p.samples(testData(t))
+	p.dated, p.timed = true, true
+	p.shell(`for f in *.fq.gz; do gzip -dc $f >${f%.gz}; done
+mkdir genome; STAR --runMode genomeGenerate --genomeDir genome --genomeFastaFiles genome.fa --genomeSAindexNbases 8 >star.log 2>&1`)
+	if programs, err := filepath.Glob("/usr/lib/rna-star/bin/STAR-plain"); err == nil && len(programs) > 0 {
+		exe = programs[0] // STAR is a script that executes it
+	}
+	v := func(name string) invocation {
+		return invocation{exe: exe, logs: []string{"Log.out", "Log.final.out", "Log.progress.out"},
+			args: []string{"--genomeDir", "genome", "--outFileNamePrefix", "{output:" + name + ".}", "--readFilesIn", "{input:" + name + "_1.fq}", "{input:" + name + "_2.fq}"}}
+	}
+	p.mustPrepare(v("SRR5204809"))
+	for _, name := range []string{"SRR5204809", "SRR5204810"} {
+		p.wantHot(v(name))
+		p.shell("rm -r " + name + ".*")
 	}
 }
 

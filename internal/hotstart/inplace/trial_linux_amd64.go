@@ -55,7 +55,8 @@ type trial struct {
 
 	looks    []hotstart.Look
 	came     map[int]time.Duration // index of a look into an input -> when it came
-	started  time.Time
+	started  time.Time             // of the execution, with its first instruction or the start from a snapshot
+	ended    time.Time
 	loaded   int               // opens of data
 	parts    []inputPart       // of inputs, which were read before the stop
 	relative map[string]string // path of a look -> the path below the working directory
@@ -143,6 +144,9 @@ func (t *trial) layOut() error {
 		}
 		switch {
 		case t.inputs[k] != "":
+			if k > 0 {
+				time.Sleep(apart)
+			}
 			if err := t.input(t.inputs[k], here); err != nil {
 				return err
 			}
@@ -390,7 +394,6 @@ func (t *trial) watch(ctx context.Context) error {
 	pid := t.pid
 	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
 	defer stop()
-	t.started = time.Now()
 	for {
 		tid, st, err := t.overlay.Wait(unix.WALL | waitOwn)
 		switch {
@@ -800,6 +803,7 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	if err := t.layOut(); err != nil {
 		return err
 	}
+	t.started = time.Now()
 	p, err := begin()
 	if err != nil {
 		return err
@@ -818,6 +822,7 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	if t.stop {
 		return nil
 	}
+	t.ended = time.Now()
 	t.kill()
 	for i := 1; i < 3; i++ {
 		if t.stdout[i], err = t.streams.written(i); err != nil {

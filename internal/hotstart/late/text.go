@@ -2,6 +2,7 @@ package late
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 
 	"premix/internal/hotstart/frozen"
@@ -11,6 +12,7 @@ import (
 type Text struct {
 	Bytes []byte
 	Spans []frozen.Span
+	Dates []frozen.Date // times of the preparation
 }
 
 // With returns the text with the late words of another call.
@@ -22,21 +24,18 @@ func (t Text) With(words []string) []byte {
 	return b
 }
 
+// Now returns the text with the late words of another call, and with its dates moved on from
+// the time at which the preparation was stopped to now.
+func (t Text) Now(words []string, stopped, now frozen.Moment) ([]byte, error) {
+	return frozen.MoveDates(t.With(words), t.Dates, stopped, now)
+}
+
 // EqualButNumbers reports whether two texts are equal apart from numbers, which may be times.
 func EqualButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
 
-// blankNumbers puts one character in the place of each number. A time that has passed is
-// negative by the clock of another preparation.
-func blankNumbers(text []byte) []byte {
-	var out []byte
-	for i, c := range text {
-		digit := c >= '0' && c <= '9' || (c == '.' || c == '-') && i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9'
-		switch {
-		case !digit:
-			out = append(out, c)
-		case len(out) == 0 || out[len(out)-1] != 0:
-			out = append(out, 0)
-		}
-	}
-	return out
-}
+// number matches a number and the spaces before it, which may pad it, with the words that printf(3) has for those without digits. A time
+// that has passed is negative by the clock of another preparation.
+var number = regexp.MustCompile(`[ \t]*[-.]*[0-9]+([-.]*[0-9]+)*|[ \t]*-?\b(inf|nan)\b`)
+
+// blankNumbers puts one character in the place of each number.
+func blankNumbers(text []byte) []byte { return number.ReplaceAllLiteral(text, []byte{0}) }

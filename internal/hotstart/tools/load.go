@@ -35,6 +35,7 @@ type description struct {
 	Style     style
 	Options   map[string]role
 	Arguments []role
+	Logs      []string          // endings of the names of output files with times and rates
 	Unfit     map[string]string // "-d" or "-d VALUE", or "" for all of the command -> reason
 }
 
@@ -128,7 +129,7 @@ func Names() []string {
 }
 
 var (
-	descriptionKeys = []string{"style", "flags", "values", "options", "arguments", "unfit"}
+	descriptionKeys = []string{"style", "flags", "values", "options", "arguments", "logs", "unfit"}
 	toolKeys        = append([]string{"commands", "behind"}, descriptionKeys...)
 )
 
@@ -213,6 +214,9 @@ func (d *description) key(c *problem.Collector, key string, v *yaml.Node) {
 			}
 			d.Arguments = append(d.Arguments, r)
 		}
+	case "logs":
+		text, _ := c.Text(v, key)
+		d.Logs = strings.Fields(text)
 	case "unfit":
 		if v.Kind == yaml.ScalarNode {
 			d.Unfit[""], _ = c.Text(v, key)

@@ -13,6 +13,7 @@ import (
 func (a *app) hotWarmCommand() *cobra.Command {
 	var (
 		beside  bool
+		dirs    []int
 		exe     string
 		quota   memoryFlag
 		streams = streamsFlag{Streams: [3]around.Stream{around.Null, around.File, around.File}}
@@ -38,6 +39,7 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 			c.Around.Streams, c.Around.Joined = streams.Streams, streams.Joined
 			if beside { // otherwise with the streams that calls from this shell will have
 				c.Around.Extra, c.Around.Ignored = streams.Extra, streams.Ignored
+				c.Running, c.Directories = true, dirs
 			}
 			set, err := dropin.ReadSettings()
 			if err != nil {
@@ -63,10 +65,11 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 	}
 	f := cmd.Flags()
 	f.BoolVar(&beside, "beside", false, "a call of the command is running")
+	f.IntSliceVar(&dirs, "directory", nil, "index of an output that was a directory before the call")
 	f.StringVar(&exe, "exe", "", "program of the command")
 	f.Var(&quota, "quota", "size up to which snapshots are kept, as in 50G (default: $PREMIX_HOT_QUOTA, or quota in hot.yaml, or 32G)")
 	f.Var(&streams, "streams", "kinds of standard input, output and error: null, file, pipe, terminal; joined, for standard error in the same place as the output")
-	hide(cmd, "beside", "exe")
+	hide(cmd, "beside", "directory", "exe")
 	return cmd
 }
 

@@ -29,6 +29,10 @@ type Call struct {
 	Argv, Env []string
 	Dir       string
 	Around    around.Around
+	// Running is true if the call has begun. Directories then has the indexes of the outputs
+	// among the late words that were directories before.
+	Running     bool
+	Directories []int
 }
 
 // Plan is a decision on a call.

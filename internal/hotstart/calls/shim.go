@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/tools"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/exit"
 )
@@ -181,7 +183,11 @@ func Prepare(premix string, c Call, p Plan) Plan {
 		return p // another process prepares
 	}
 	l.Close()
-	command := append([]string{"premix", "hot", "warm", "--beside", "--streams", c.Around.String(), "--exe", c.Exe, "--"}, c.Argv...)
+	command := []string{"premix", "hot", "warm", "--beside", "--streams", c.Around.String(), "--exe", c.Exe}
+	for _, k := range directories(c, p) {
+		command = append(command, "--directory", strconv.Itoa(k))
+	}
+	command = append(append(command, "--"), c.Argv...)
 	if !p.First {
 		// The process belongs to another session, and is not a child of this one: the
 		// caller's program gets no child that it does not know.
@@ -217,6 +223,21 @@ func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 			return
 		}
 	}
+}
+
+// directories returns the indexes of the outputs among the late words that are directories.
+func directories(c Call, p Plan) []int {
+	var all []int
+	for k, w := range p.Words {
+		path := c.Argv[w.Arg][w.From:w.To]
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(c.Dir, path)
+		}
+		if info, err := os.Stat(path); w.Role == tools.Output && err == nil && info.IsDir() {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // besideFiles returns the descriptors of a process that runs during a call. Its standard

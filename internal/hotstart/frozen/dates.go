@@ -27,13 +27,10 @@ type DatePlace struct {
 // DateForm is a form in which a part of some bytes is a time.
 type DateForm struct {
 	Layout  string // of package time; "" for a struct tm
-	From    int    // bytes of the text that are left out, as where another text was written over them
+	From    int    // bytes of the text or struct that are left out, as where another text was written over them
 	Zone    string // as in time.LoadLocation
 	Seconds int64  // the time, in seconds since 1970
 }
-
-// calendarSize is the size of the numbers in a struct tm, in bytes.
-const calendarSize = 36
 
 // layoutsOfTimes has the layouts of times in text. The texts of a layout have one length.
 var layoutsOfTimes = []string{
@@ -82,12 +79,12 @@ type Dates struct {
 	Short bool
 
 	texts    map[[2]string][]DateForm
-	calendar map[[2]int64][]DateForm // by the time on the wall, as a time in UTC
+	calendar map[[2]fields][]DateForm
 }
 
 // NewDates returns a Dates for two preparations that began at a and b, with an environment.
 func NewDates(a, b Moment, env []string) *Dates {
-	d := &Dates{texts: map[[2]string][]DateForm{}, calendar: map[[2]int64][]DateForm{}}
+	d := &Dates{texts: map[[2]string][]DateForm{}, calendar: map[[2]fields][]DateForm{}}
 	if a.Realtime == b.Realtime {
 		return d
 	}
@@ -99,8 +96,8 @@ func NewDates(a, b Moment, env []string) *Dates {
 		for i := range datesSpan {
 			t := time.Unix(a.Realtime/1e9+int64(i), 0).In(l)
 			u := t.Add(time.Duration(b.Realtime - a.Realtime))
-			wall := [2]int64{onWall(t), onWall(u)}
-			d.calendar[wall] = append(d.calendar[wall], DateForm{Zone: zone, Seconds: t.Unix()})
+			pair := [2]fields{fieldsOf(t), fieldsOf(u)}
+			d.calendar[pair] = append(d.calendar[pair], DateForm{Zone: zone, Seconds: t.Unix()})
 			for _, layout := range layoutsOfTimes {
 				pair := [2]string{t.Format(layout), u.Format(layout)}
 				d.texts[pair] = append(d.texts[pair], DateForm{Layout: layout, Zone: zone, Seconds: t.Unix()})
@@ -108,12 +105,6 @@ func NewDates(a, b Moment, env []string) *Dates {
 		}
 	}
 	return d
-}
-
-// onWall returns a time as a clock on the wall shows it, in seconds since 1970.
-func onWall(t time.Time) int64 {
-	_, offset := t.Zone()
-	return t.Unix() + int64(offset)
 }
 
 // Exchange finds the times in a, of one preparation, that are in b, of the other, by its
@@ -195,30 +186,54 @@ func aroundText(a, b []byte, i int, x, y string, at int) Date {
 	return Date{At: i - at + lo, Length: hi - lo, Forms: []DateForm{{From: lo}}}
 }
 
-// numbers returns a struct tm around a byte, or a Date of no length.
+// numbers returns the longest part of a struct tm around a byte, or a Date of no length. The
+// bytes must be aligned as in memory.
 func (d *Dates) numbers(a, b []byte, i int) Date {
-	for at := max(0, i-calendarSize+1); at <= i && at+calendarSize <= min(len(a), len(b)); at++ {
-		x, okx := calendarTime(a[at:])
-		if !okx {
-			continue
-		}
-		y, oky := calendarTime(b[at:])
-		if forms := d.calendar[[2]int64{x.Unix(), y.Unix()}]; oky && len(forms) > 0 {
-			return Date{at, calendarSize, forms}
+	best := Date{}
+	at := i &^ 3
+	is := func(at int, x, y int32) bool {
+		return at >= 0 && at+4 <= min(len(a), len(b)) && number(a[at:]) == x && number(b[at:]) == y
+	}
+	for pair, forms := range d.calendar {
+		x, y := pair[0], pair[1]
+		for k := range x {
+			lo, hi := k, k
+			for lo > 0 && is(at+4*(lo-1-k), x[lo-1], y[lo-1]) {
+				lo--
+			}
+			for hi < len(x) && is(at+4*(hi-k), x[hi], y[hi]) {
+				hi++
+			}
+			found := Date{At: at + 4*(lo-k), Length: 4 * (hi - lo)}
+			if hi == k || hi-lo < fewestFields || found.Length < best.Length {
+				continue
+			}
+			if found.Length > best.Length {
+				best = found
+			}
+			if found.At == best.At {
+				for _, f := range forms {
+					f.From = 4 * lo
+					best.Forms = append(best.Forms, f)
+				}
+			}
 		}
 	}
-	return Date{}
+	return best
 }
 
-// calendarTime reads a struct tm, as a time in UTC.
-func calendarTime(b []byte) (time.Time, bool) {
-	var f [9]int
-	for i := range f {
-		f[i] = int(int32(binary.LittleEndian.Uint32(b[4*i:])))
-	}
-	t := time.Date(f[5]+1900, time.Month(f[4]+1), f[3], f[2], f[1], f[0], 0, time.UTC)
-	return t, f[0] == t.Second() && f[1] == t.Minute() && f[2] == t.Hour() && f[3] == t.Day() && f[5] == t.Year()-1900 &&
-		f[6] == int(t.Weekday()) && f[7] == t.YearDay()-1
+// number reads a number of a struct tm.
+func number(b []byte) int32 { return int32(binary.LittleEndian.Uint32(b)) }
+
+// fields has the numbers of a struct tm, without tm_isdst.
+type fields [8]int32
+
+// fewestFields is the number of neighbouring numbers of a struct tm that are recognised.
+const fewestFields = 2
+
+// fieldsOf returns the numbers of a time.
+func fieldsOf(t time.Time) fields {
+	return fields{int32(t.Second()), int32(t.Minute()), int32(t.Hour()), int32(t.Day()), int32(t.Month() - 1), int32(t.Year() - 1900), int32(t.Weekday()), int32(t.YearDay() - 1)}
 }
 
 // Hold keeps the forms of dates that are right in b, the bytes of a further preparation that
@@ -231,7 +246,7 @@ func Hold(dates []Date, a, b []byte, seconds int64) []Date {
 		}
 		had, now := a[d.At:d.At+d.Length], b[d.At:d.At+d.Length]
 		d.Forms = slices.DeleteFunc(slices.Clone(d.Forms), func(f DateForm) bool {
-			x, err := Date{Length: d.Length, Forms: []DateForm{f}}.bytes(had, seconds)
+			x, err := Date{Length: d.Length, Forms: []DateForm{f}}.bytes(seconds)
 			return err != nil || !bytes.Equal(x, now)
 		})
 		if len(d.Forms) > 0 {
@@ -257,15 +272,15 @@ func passed(stopped, now int64) int64 {
 	return n
 }
 
-// bytes returns the bytes of a time after some seconds, in place of the bytes that it had.
-func (d Date) bytes(had []byte, seconds int64) ([]byte, error) {
+// bytes returns the bytes of a time after some seconds.
+func (d Date) bytes(seconds int64) ([]byte, error) {
 	var now []byte
 	for _, f := range d.Forms {
-		b, err := f.bytes(had, seconds)
+		b, err := f.bytes(seconds)
 		if err != nil {
 			return nil, err
 		}
-		if f.Layout != "" && len(b) >= f.From+d.Length {
+		if len(b) >= f.From+d.Length {
 			b = b[f.From : f.From+d.Length]
 		}
 		if now != nil && !bytes.Equal(b, now) || len(b) != d.Length {
@@ -276,7 +291,8 @@ func (d Date) bytes(had []byte, seconds int64) ([]byte, error) {
 	return now, nil
 }
 
-func (f DateForm) bytes(had []byte, seconds int64) ([]byte, error) {
+// bytes returns the whole text or the whole struct of a time after some seconds.
+func (f DateForm) bytes(seconds int64) ([]byte, error) {
 	l, err := time.LoadLocation(f.Zone)
 	if err != nil {
 		return nil, fmt.Errorf("a date in its memory: %w", err)
@@ -285,9 +301,9 @@ func (f DateForm) bytes(had []byte, seconds int64) ([]byte, error) {
 	if f.Layout != "" {
 		return []byte(t.Format(f.Layout)), nil
 	}
-	b := slices.Clone(had)
-	for i, n := range []int{t.Second(), t.Minute(), t.Hour(), t.Day(), int(t.Month()) - 1, t.Year() - 1900, int(t.Weekday()), t.YearDay() - 1} {
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(int32(n)))
+	var b []byte
+	for _, n := range fieldsOf(t) {
+		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
 	return b, nil
 }
@@ -297,7 +313,7 @@ func (f DateForm) bytes(had []byte, seconds int64) ([]byte, error) {
 func MoveDates(text []byte, dates []Date, stopped, now Moment) ([]byte, error) {
 	text = slices.Clone(text)
 	for _, d := range dates {
-		b, err := d.bytes(text[d.At:d.At+d.Length], passed(stopped.Realtime, now.Realtime))
+		b, err := d.bytes(passed(stopped.Realtime, now.Realtime))
 		if err != nil {
 			return nil, err
 		}

@@ -47,6 +47,11 @@ type Call struct {
 	LateEnv []string // names of variables whose values change from call to call
 	Logs    []string // endings of the names of files with times and rates, which are compared apart from numbers
 
+	// Running is true if the call has begun. Directories then has the indexes of the outputs in
+	// Words that were directories before.
+	Running     bool
+	Directories []int
+
 	Stdin, Stdout, Stderr *os.File
 	// Around is nil for a call of this process. Prepare in another process than the
 	// caller's needs the caller's.
@@ -93,6 +98,17 @@ func (c *Call) around() around.Around {
 // They count as late words, after the late words of the call.
 func commandLines(argv []string) []string {
 	return []string{strings.Join(argv, "\x00") + "\x00", strings.Join(argv, " ")}
+}
+
+// isDirectory reports whether the late word k is an output that is a directory before the call.
+func (c *Call) isDirectory(k int) bool {
+	if c.Words[k].Role != Output {
+		return false
+	}
+	if c.Running {
+		return slices.Contains(c.Directories, k)
+	}
+	return kindAt(resolve(c.Dir, c.words()[k])) == "dir"
 }
 
 // commandForms is the number of commandLines.

@@ -162,7 +162,7 @@ func (t *trial) layOut() error {
 				e.Files[[2]uint64{st.Dev, st.Ino}] = true
 				e.Restat(t.stats[k], t.asks)
 			}
-		case w.Role == Output && kindAt(real) == "dir":
+		case t.call.isDirectory(k):
 			if err := os.Mkdir(here, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}

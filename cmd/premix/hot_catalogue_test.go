@@ -242,6 +242,12 @@ func TestHotCatalogue(t *testing.T) {
 								return slices.Contains(again, name) && !strings.HasPrefix(name, "the status")
 							})
 						}
+						if how == "SIGTERM" { // it comes a little sooner or later
+							names = slices.DeleteFunc(names, func(name string) bool {
+								x, y := withoutTimes(want.files[name]), withoutTimes(got.files[name])
+								return strings.HasPrefix(x, y) || strings.HasPrefix(y, x)
+							})
+						}
 						for _, name := range names {
 							t.Errorf("%s, %s: %s differs\n%.600s\nplain:\n%.600s", sample, how, name, got.files[name], want.files[name])
 						}

@@ -158,7 +158,7 @@ func (d *drop) call(t *testing.T, hot bool, meanwhile func(pid int), words ...st
 }
 
 // number matches the numbers in messages, the names of calls' directories included.
-var number = regexp.MustCompile(`[ \t]*[0-9]+([.*][0-9]+)*|\binf\b`)
+var number = regexp.MustCompile(`[ \t]*[0-9]+([.*][0-9]+)*|[ \t]*-?\b(inf|nan)\b`)
 
 // line is a call of a tool as tests make it.
 func line(tool, sample string) []string {

@@ -584,6 +584,7 @@ func (s *supervisor) compare(r request) (*frozen.Comparison, error) {
 		return nil, err
 	}
 	defer pages.Close()
+	src.Like = &frozen.Like{Image: im, Pages: pages}
 	own, err := frozen.Freeze(src, nil)
 	if err != nil {
 		return nil, err
@@ -632,6 +633,7 @@ func (s *supervisor) freeze(dir string) error {
 		return err
 	}
 	defer pages.Close()
+	src.Ends = true
 	im, err := frozen.Freeze(src, pages)
 	if err != nil {
 		return err

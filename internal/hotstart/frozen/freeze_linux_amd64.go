@@ -180,6 +180,12 @@ type Source struct {
 	// Private is true if no other process sees the files that the process writes, in any
 	// directory, and a started process finds them unchanged.
 	Private bool
+	// Ends is true if the process is killed after it has been frozen. Large parts of its
+	// memory are then released once they are in the page file.
+	Ends bool
+	// Like is another frozen process of the same program, or nil. Memory that has the same
+	// bytes in both is compared, and not digested again.
+	Like *Like
 	// Inherited are descriptors that the process had at its first instruction. If it has
 	// not changed them, a started process inherits them from the process that starts it.
 	Inherited []int
@@ -190,7 +196,7 @@ type Source struct {
 // the process can be compared, through OpenMemory. State that cannot be restored
 // exactly is a *Refused.
 func Freeze(src Source, pages *os.File) (*Image, error) {
-	f := &freezer{p: src.Proc, base: src.Base, private: src.Private, inherited: src.Inherited, im: &Image{Dir: src.Dir}}
+	f := &freezer{p: src.Proc, base: src.Base, private: src.Private, inherited: src.Inherited, ends: src.Ends, like: src.Like, im: &Image{Dir: src.Dir}}
 	for _, step := range []func() error{f.process, f.threads, f.signals, f.files} {
 		if err := step(); err != nil {
 			return nil, err
@@ -209,6 +215,8 @@ type freezer struct {
 	p       *tracer.Proc
 	base    Base
 	private bool
+	ends    bool
+	like    *Like
 	im      *Image
 
 	inherited []int
@@ -646,6 +654,10 @@ func (f *freezer) memory(pages *os.File) error {
 	defer pagemap.Close()
 	w := newPageWriter(f.p.Pid, pages)
 	defer w.close()
+	w.like = f.like
+	if f.ends && pages != nil {
+		w.free = f.release
+	}
 	var end int64
 	objects := map[uint64]*VMA{}
 	for i := range all {
@@ -732,6 +744,12 @@ func (f *freezer) memory(pages *os.File) error {
 		return nil
 	}
 	return pages.Truncate(int64(pageUp(uint64(end))))
+}
+
+// release releases memory of the process. The process keeps the memory if the kernel
+// refuses that: it costs time, and changes nothing.
+func (f *freezer) release(at, size uint64) {
+	_, _ = f.p.Syscall(unix.SYS_MADVISE, at, size, unix.MADV_DONTNEED)
 }
 
 // guardLimit is the size up to which memory without content is searched for guard

@@ -2,8 +2,10 @@ package frozen
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -19,6 +21,14 @@ const pageSize = 4096
 // pieceSize is how much memory is read and digested at a time, bytes.
 const pieceSize = 4 << 20
 
+// stepSize is how much memory of a piece is read before it is looked at, bytes. It stays
+// in a processor's cache for that time.
+const stepSize = 256 << 10
+
+// releaseSize is how much memory of a process is copied before it is released, bytes. The
+// page file then gets the same memory of the machine, which is already at hand.
+const releaseSize = 32 << 20
+
 // Piece is a part of the page file and the BLAKE3-256 digest of its content. All
 // content of a page file is in pieces.
 type Piece struct {
@@ -31,7 +41,9 @@ type pageWriter struct {
 	pid   int
 	out   *os.File // nil: contents are digested only
 	mem   *os.File
-	calls chan func([]byte)
+	like  *Like                 // whose digests are taken over; nil: none
+	free  func(at, size uint64) // releases memory of the process; nil: it keeps it
+	calls chan func(*buffers)
 	wait  sync.WaitGroup
 	proc  int // GOMAXPROCS of before
 
@@ -41,13 +53,52 @@ type pageWriter struct {
 	pieces []Piece
 }
 
+// buffers are the memory of one copy.
+type buffers struct {
+	piece  []byte
+	other  []byte // of Like
+	hasher *blake3.Hasher
+}
+
+func newBuffers() *buffers {
+	return &buffers{make([]byte, pieceSize), make([]byte, stepSize), blake3.New()}
+}
+
+// Like is a frozen process that another one is expected to equal for the most part.
+type Like struct {
+	Image *Image
+	Pages io.ReaderAt
+}
+
+// piece returns the piece of the same memory, and whether there is one. at is the address,
+// and inside is the offset from the start of v.
+func (l *Like) piece(v VMA, inside, size int64) (Piece, bool) {
+	i, ok := slices.BinarySearchFunc(l.Image.Maps, v.Start, func(o VMA, at uint64) int { return cmp.Compare(o.Start, at) })
+	if !ok || l.Image.Maps[i].Range != v.Range || len(l.Image.Maps[i].Data) == 0 {
+		return Piece{}, false
+	}
+	at := l.Image.Maps[i].Page + inside
+	k, ok := slices.BinarySearchFunc(l.Image.Pieces, at, func(p Piece, at int64) int { return cmp.Compare(p.Offset, at) })
+	if !ok || l.Image.Pieces[k].Size != size {
+		return Piece{}, false
+	}
+	return l.Image.Pieces[k], true
+}
+
+// equal reports whether the bytes of a piece from an offset on are b.
+func (l *Like) equal(p Piece, off int64, b, other []byte) bool {
+	other = other[:len(b)]
+	_, err := l.Pages.ReadAt(other, p.Offset+off)
+	return err == nil && bytes.Equal(b, other)
+}
+
 func newPageWriter(pid int, out *os.File) *pageWriter {
-	w := &pageWriter{pid: pid, out: out, calls: make(chan func([]byte))}
+	w := &pageWriter{pid: pid, out: out, calls: make(chan func(*buffers))}
 	// A supervisor makes do with one processor otherwise.
 	w.proc = runtime.GOMAXPROCS(runtime.NumCPU())
 	for range min(runtime.NumCPU(), 4) {
 		go func() {
-			buf := make([]byte, pieceSize)
+			buf := newBuffers()
 			for call := range w.calls {
 				call(buf)
 				w.wait.Done()
@@ -83,7 +134,8 @@ func (w *pageWriter) fail(err error) {
 
 // write copies runs of pages of a VMA to its slot, and returns the extents with content.
 // For memory that will be copied it leaves out the pages of zeros. For memory that will
-// be mapped it returns one extent, the whole slot.
+// be mapped it returns one extent, the whole slot, and releases the memory if the process
+// does not need it any more.
 func (w *pageWriter) write(v VMA, runs []Extent) ([]Extent, error) {
 	if w.mem == nil {
 		var err error
@@ -93,20 +145,19 @@ func (w *pageWriter) write(v VMA, runs []Extent) ([]Extent, error) {
 	}
 	if v.Kind == KindPaged {
 		for _, run := range runs {
-			for at := run.Offset; at < run.Offset+run.Size; at += pieceSize {
-				n := min(pieceSize, run.Offset+run.Size-at)
-				w.wait.Add(1)
-				w.calls <- func(buf []byte) {
-					if _, err := w.copy(v, Extent{at, n}, buf); err != nil {
-						w.fail(err)
-					}
+			for at := run.Offset; at < run.Offset+run.Size; at += releaseSize {
+				part := Extent{at, min(releaseSize, run.Offset+run.Size-at)}
+				w.copyAll(v, part)
+				if w.free != nil {
+					w.wait.Wait()
+					w.free(v.Start+uint64(part.Offset), uint64(part.Size))
 				}
 			}
 		}
 		return []Extent{{0, int64(v.Size())}}, nil
 	}
 	var all []Extent
-	buf := make([]byte, pieceSize)
+	buf := newBuffers()
 	for _, run := range runs {
 		for at := run.Offset; at < run.Offset+run.Size; at += pieceSize {
 			found, err := w.copy(v, Extent{at, min(pieceSize, run.Offset+run.Size-at)}, buf)
@@ -119,24 +170,42 @@ func (w *pageWriter) write(v VMA, runs []Extent) ([]Extent, error) {
 	return all, nil
 }
 
+// copyAll has one part of a VMA copied, piece by piece.
+func (w *pageWriter) copyAll(v VMA, part Extent) {
+	for at := part.Offset; at < part.Offset+part.Size; at += pieceSize {
+		n := min(pieceSize, part.Offset+part.Size-at)
+		w.wait.Add(1)
+		w.calls <- func(buf *buffers) {
+			if _, err := w.copy(v, Extent{at, n}, buf); err != nil {
+				w.fail(err)
+			}
+		}
+	}
+}
+
 // zeros is one page of zeros.
 var zeros [pageSize]byte
 
 // copy copies one part of a VMA, and returns the pages of it that are not zeros.
-func (w *pageWriter) copy(v VMA, part Extent, buf []byte) ([]Extent, error) {
-	b := buf[:part.Size]
-	if err := w.read(v.Start+uint64(part.Offset), b); err != nil {
-		return nil, err
-	}
+func (w *pageWriter) copy(v VMA, part Extent, buf *buffers) ([]Extent, error) {
+	b := buf.piece[:part.Size]
 	var found []Extent
-	for off := int64(0); off < part.Size; off += pageSize {
-		if bytes.Equal(b[off:off+pageSize], zeros[:]) && v.Kind != KindFile {
-			continue
+	var like Piece
+	equal := false
+	if w.like != nil {
+		like, equal = w.like.piece(v, part.Offset, part.Size)
+	}
+	digested := int64(0)
+	buf.hasher.Reset()
+	for off := int64(0); off < part.Size; off += stepSize {
+		step := b[off:min(off+stepSize, part.Size)]
+		if err := w.read(v.Start+uint64(part.Offset+off), step); err != nil {
+			return nil, err
 		}
-		if last := len(found) - 1; last >= 0 && found[last].Offset+found[last].Size == part.Offset+off {
-			found[last].Size += pageSize
-		} else {
-			found = append(found, Extent{part.Offset + off, pageSize})
+		found = addPages(found, v.Kind, part.Offset+off, step)
+		if equal = equal && w.like.equal(like, off, step, buf.other); !equal {
+			buf.hasher.Write(b[digested : off+int64(len(step))])
+			digested = off + int64(len(step))
 		}
 	}
 	if len(found) == 0 {
@@ -153,12 +222,30 @@ func (w *pageWriter) copy(v VMA, part Extent, buf []byte) ([]Extent, error) {
 			return nil, err
 		}
 	}
-	piece := Piece{Extent: Extent{v.Page + part.Offset, part.Size}, Digest: blake3.Sum256(b)}
+	piece := Piece{Extent: Extent{v.Page + part.Offset, part.Size}, Digest: like.Digest}
+	if !equal {
+		buf.hasher.Sum(piece.Digest[:0])
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.kept += total
 	w.pieces = append(w.pieces, piece)
 	return found, nil
+}
+
+// addPages adds the pages of b, which is at an offset of a VMA of a kind, that are not zeros.
+func addPages(found []Extent, kind Kind, at int64, b []byte) []Extent {
+	for off := int64(0); off < int64(len(b)); off += pageSize {
+		if bytes.Equal(b[off:off+pageSize], zeros[:]) && kind != KindFile {
+			continue
+		}
+		if last := len(found) - 1; last >= 0 && found[last].Offset+found[last].Size == at+off {
+			found[last].Size += pageSize
+		} else {
+			found = append(found, Extent{at + off, pageSize})
+		}
+	}
+	return found
 }
 
 // read reads memory of the process, that which it may not read itself too.

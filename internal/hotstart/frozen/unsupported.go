@@ -24,6 +24,8 @@ type Source struct {
 	Base      Base
 	Dir       string
 	Private   bool
+	Ends      bool
+	Like      *Like
 	Inherited []int
 }
 

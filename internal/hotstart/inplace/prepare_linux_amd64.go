@@ -105,7 +105,7 @@ type preparation struct {
 	seed   [32]byte
 	clocks [2]frozen.Moment // at which the tool begins
 	images [2]*frozen.Image
-	pages  [2]*os.File
+	pages  *os.File       // of A
 	noise  []frozen.Patch // what B has where a rule says that the value does not matter
 }
 
@@ -115,10 +115,8 @@ func (p *preparation) end() {
 			t.end()
 		}
 	}
-	for _, f := range p.pages {
-		if f != nil {
-			f.Close()
-		}
+	if p.pages != nil {
+		p.pages.Close()
 	}
 }
 
@@ -360,17 +358,22 @@ func (p *preparation) freeze() error {
 	if _, err := rand.Read(p.seed[:]); err != nil {
 		return err
 	}
-	for i, path := range []string{p.snap.PagePath(), filepath.Join(p.scratch, "pages")} {
-		t, err := p.load(i)
-		if err != nil {
-			return err
-		}
-		if p.pages[i], err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-			return err
-		}
-		if p.images[i], err = p.image(t, p.pages[i]); err != nil {
-			return err
-		}
+	a, err := p.load(0)
+	if err != nil {
+		return err
+	}
+	if p.pages, err = os.OpenFile(p.snap.PagePath(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	if p.images[0], err = p.image(a, p.pages); err != nil {
+		return err
+	}
+	b, err := p.load(1)
+	if err != nil {
+		return err
+	}
+	if p.images[1], err = p.image(b, nil); err != nil {
+		return err
 	}
 	for _, sig := range p.around.Ignored {
 		// A hot start inherits that a signal is ignored, as a plain one does.
@@ -381,9 +384,14 @@ func (p *preparation) freeze() error {
 	return nil
 }
 
-// image freezes a preparation.
+// image freezes a preparation. A is written to its page file, and the memory of others stays
+// in their processes.
 func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
-	im, err := t.freeze(pages)
+	var like *frozen.Like
+	if pages == nil {
+		like = &frozen.Like{Image: p.images[0], Pages: p.pages}
+	}
+	im, err := t.freeze(pages, like)
 	var refused *frozen.Refused
 	if errors.As(err, &refused) {
 		return nil, unfit("%s", refused.What)
@@ -526,12 +534,7 @@ func (p *preparation) further(number int) error {
 		return unfit("the number of its threads differs from run to run")
 	}
 	l := &p.snap.plan
-	pages, err := os.Create(filepath.Join(t.scratch, "pages"))
-	if err != nil {
-		return err
-	}
-	defer pages.Close()
-	im, err := p.image(t, pages)
+	im, err := p.image(t, nil)
 	if err != nil {
 		return err
 	}
@@ -551,13 +554,13 @@ func (p *preparation) further(number int) error {
 	if err := p.files(t, im, match); err != nil {
 		return err
 	}
-	c, err := p.against(t, im, pages, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late},
+	c, err := p.against(t, im, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late},
 		Dates: p.images[0].Dates, Further: true})
 	if err != nil {
 		return err
 	}
 	p.images[0].Dates = c.Dates
-	return os.Remove(pages.Name())
+	return nil
 }
 
 // compare compares the preparations, and makes the plan.
@@ -610,7 +613,7 @@ func (p *preparation) compare() error {
 	if err := p.files(b, p.images[1], match); err != nil {
 		return err
 	}
-	c, err := p.against(b, p.images[1], p.pages[1], frozen.Facts{Words: late, Confirmed: true})
+	c, err := p.against(b, p.images[1], frozen.Facts{Words: late, Confirmed: true})
 	if err != nil {
 		return err
 	}
@@ -623,7 +626,7 @@ func (p *preparation) compare() error {
 }
 
 // against compares A with another preparation. Each difference has a reason.
-func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts frozen.Facts) (*frozen.Comparison, error) {
+func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*frozen.Comparison, error) {
 	a := p.trials[0]
 	facts.A, facts.B = a.facts(), t.facts()
 	for _, v := range a.variable {
@@ -634,7 +637,12 @@ func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts 
 	for i := range p.snap.plan.Files {
 		other.Files[i].Path, other.Files[i].Inside = p.images[0].Files[i].Path, p.images[0].Files[i].Inside
 	}
-	c, err := frozen.Compare(p.images[0], &other, p.pages[0], pages, facts)
+	memory, err := frozen.OpenMemory(t.pid, im)
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	c, err := frozen.Compare(p.images[0], &other, p.pages, memory, facts)
 	if err != nil {
 		return nil, err
 	}

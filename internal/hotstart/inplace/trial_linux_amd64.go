@@ -842,9 +842,11 @@ func (t *trial) facts() frozen.Preparation {
 	return p
 }
 
-// freeze freezes a trial that is held.
-func (t *trial) freeze(pages *os.File) (*frozen.Image, error) {
-	return frozen.Freeze(frozen.Source{Proc: t.held, Base: t.base.WithFilters(t.overlay.Filters(t.held.Pid)), Dir: t.dir, Inherited: t.inherited()}, pages)
+// freeze freezes a trial that is held. If pages is not nil, the trial cannot go on. Otherwise
+// its memory is kept, and is compared with like.
+func (t *trial) freeze(pages *os.File, like *frozen.Like) (*frozen.Image, error) {
+	return frozen.Freeze(frozen.Source{Proc: t.held, Base: t.base.WithFilters(t.overlay.Filters(t.held.Pid)), Dir: t.dir, Ends: pages != nil, Like: like,
+		Inherited: t.inherited()}, pages)
 }
 
 func (t *trial) inherited() []int { return append([]int{0, 1, 2}, t.around.Extra...) }

@@ -13,10 +13,13 @@ import (
 //
 // premix loads a template while the probe runs cold, which saves the time of one load. The
 // template stops at the first open of an input. This is the right open for most tools. If
-// the cold run shows that it is another one, the template is loaded again.
+// the cold run shows that it is another one, the template is loaded again. With Auto, the
+// load begins a moment after the cold run: if a snapshot is not worth its cost because the
+// tool is quick, nothing has been loaded in vain.
 //
 // In the same way, the second template is loaded while the memory of the first template is
-// written. The two are then compared.
+// written, if that takes some time. The two are then compared. Little memory is written
+// first, since the tool may be refused then.
 //
 // The template must not affect the cold run. Two loads at once need twice the memory, so
 // premix ends the template as soon as little memory is free. It also ends the template
@@ -28,6 +31,7 @@ import (
 type ahead struct {
 	of     *preparation // a copy that has the template at the end
 	cancel context.CancelFunc
+	now    chan struct{} // closed when it is wanted, whatever its delay
 	done   chan struct{} // closed when it is held, or cannot be
 	over   chan struct{} // closed when it was adopted or given up
 	once   sync.Once     // of closing over
@@ -50,16 +54,36 @@ func memoryShort(granted int64) bool {
 	return limited && room < granted/4
 }
 
-// loadAhead begins to load template number 0 or 1, which stops at the given moment. It
-// returns nil if the machine has no free processor or not enough memory.
-func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
+// quick is the time for which the probe's cold start has run when a template is loaded
+// beside it, where the cold start may show that a snapshot is not worth its cost.
+const quick = 200 * time.Millisecond
+
+// earlyDelay returns the time for which the cold run of the probe goes before a template is
+// loaded beside it.
+func (p *preparation) earlyDelay() time.Duration {
+	if p.opt.Start == Auto && p.rounds() > 0 {
+		return quick
+	}
+	return 0
+}
+
+// muchMemory is the memory of a tool from which on the second template is loaded while the
+// memory of the first one is written, bytes. Less is written in a tenth of a second.
+const muchMemory = 256 << 20
+
+// secondAhead reports whether the second template is loaded ahead.
+func (p *preparation) secondAhead() bool { return p.cold.memory == 0 || p.cold.memory >= muchMemory }
+
+// loadAhead begins to load template number 0 or 1, which stops at the given moment, after a
+// delay. It returns nil if the machine has no free processor or not enough memory.
+func (p *preparation) loadAhead(number int, ready ReadyKind, at moment, delay time.Duration) *ahead {
 	granted, _ := spare.Cgroup()
 	if runtime.NumCPU() < 2 || memoryShort(granted) {
 		return nil
 	}
 	of := *p
 	of.held = nil
-	a := &ahead{of: &of, done: make(chan struct{}), over: make(chan struct{})}
+	a := &ahead{of: &of, now: make(chan struct{}), done: make(chan struct{}), over: make(chan struct{})}
 	of.ctx, a.cancel = context.WithCancel(p.ctx)
 	of.early, of.ready, of.moment = true, ready, at
 	// Making its directory opens the probe, whose opens are watched in a cold run.
@@ -70,6 +94,12 @@ func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 	}
 	go func() {
 		defer close(a.done)
+		select {
+		case <-time.After(delay):
+		case <-a.now:
+		case <-of.ctx.Done():
+			return
+		}
 		_ = of.loadIn(t, number) // then p loads it, and reports the error
 	}()
 	go a.watch(granted)
@@ -119,6 +149,7 @@ func (a *ahead) adopt(p *preparation) {
 	if a == nil || a.of.ready != p.ready || a.of.moment.Open != p.moment.Open {
 		return
 	}
+	close(a.now)
 	<-a.done
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 )
 
 // preparing is a preparation that has its directory, and cuts no probe.
@@ -43,7 +44,7 @@ func TestLoadAhead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, newSpec(c.args...), Hot)
 			p := b.preparing("sum\n")
-			a := p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1})
+			a := p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1}, 0)
 			if a == nil {
 				t.Skip("this machine has no memory to load a template ahead")
 			}
@@ -69,5 +70,60 @@ func TestLoadAhead(t *testing.T) {
 				snap.unlock()
 			}
 		})
+	}
+}
+
+// TestDelayedAhead has a template that is loaded beside the probe's cold start only if the
+// cold start takes some time, or once the template is wanted.
+func TestDelayedAhead(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("this machine has one processor: templates are not loaded ahead")
+	}
+	for name, adopted := range map[string]bool{"given up": false, "wanted": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newBench(t, newSpec("-m", "2", "input"), Hot).preparing("sum\n")
+			a := p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1}, time.Hour)
+			if a == nil {
+				t.Skip("this machine has no memory to load a template ahead")
+			}
+			defer a.end()
+			if err := p.findMoment(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-a.done:
+				t.Fatal("the template was loaded before its delay was over")
+			default:
+			}
+			if adopted {
+				a.adopt(p)
+			} else {
+				a.end()
+			}
+			if (p.held != nil) != adopted || (a.of.held != nil) {
+				t.Errorf("held: %v, want %v", p.held != nil, adopted)
+			}
+		})
+	}
+}
+
+// TestAheadOfWhat has decisions to load templates ahead.
+func TestAheadOfWhat(t *testing.T) {
+	for name, c := range map[string]struct {
+		Options
+		memory int64
+		delay  time.Duration
+		second bool
+	}{
+		"a run of known length":           {Options{Start: Auto, Tasks: 12, Slots: 2}, 20 << 20, quick, false},
+		"a run of a large tool":           {Options{Start: Auto, Tasks: 12, Slots: 2}, 1 << 30, quick, true},
+		"a run that must be hot":          {Options{Start: Hot, Tasks: 12, Slots: 2}, 20 << 20, 0, false},
+		"a snapshot for later runs":       {Options{Start: Auto, Tasks: 12, Slots: 2, Keep: true}, 1 << 30, 0, true},
+		"a snapshot without a cold start": {Options{Start: Auto, Keep: true}, 0, 0, true},
+	} {
+		p := &preparation{Starter: &Starter{opt: c.Options}, cold: coldStart{memory: c.memory}}
+		if delay, second := p.earlyDelay(), p.secondAhead(); delay != c.delay || second != c.second {
+			t.Errorf("%s: delay %v, second template ahead %v, want %v, %v", name, delay, second, c.delay, c.second)
+		}
 	}
 }

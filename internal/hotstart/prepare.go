@@ -294,7 +294,7 @@ func (p *preparation) hot() error {
 	if p.find() == nil {
 		var early *ahead
 		if p.probe != nil {
-			early = p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1})
+			early = p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1}, p.earlyDelay())
 			defer early.end()
 		}
 		err := p.findMoment()
@@ -545,9 +545,15 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 		snap.Opened = opened(looks, p.spec.fileSize)
 	}
 	p.firstDir, p.firstLooks = p.held.dir, looks
-	p.second = p.loadAhead(1, p.ready, p.moment)
-	defer p.second.end()
-	if err = p.fill(snap, first); err == nil {
+	if err = p.admit(snap, looks, first.Processes); err == nil {
+		p.second = nil
+		if p.secondAhead() {
+			p.second = p.loadAhead(1, p.ready, p.moment, 0)
+		}
+		defer p.second.end()
+		err = p.fill(snap, first)
+	}
+	if err == nil {
 		snap.Seconds = time.Since(started).Seconds()
 		err = snap.save()
 	}
@@ -589,12 +595,30 @@ func (p *preparation) noRoom(err error) error {
 	return err
 }
 
-// fill freezes the template into a snapshot.
-func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
-	templateDir, looks := p.held.dir, p.held.looks
+// admit returns an error if the looks and the processes of a template show that it cannot
+// start hot. That costs nothing, so it comes before the template is frozen and a second one
+// is loaded.
+func (p *preparation) admit(snap *Snapshot, looks []look, processes int) error {
+	if processes > 1 {
+		return &refusal{fmt.Sprintf("it cannot be frozen: it consists of %d processes at its input", processes)}
+	}
 	if i := slices.IndexFunc(looks, func(l look) bool { return l.Op == tracer.LookState }); i >= 0 {
 		return &refusal{"it cannot be frozen: it has used " + looks[i].Path}
 	}
+	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
+		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size, which would show that the size does not matter", strings.Join(snap.Early, ", "), p.alike[0]),
+			HintText: "let the first sample, or the recipe's probe, be a file of several records or lines"}
+	}
+	var err error
+	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
+		return err
+	}
+	return p.unvaried(snap)
+}
+
+// fill freezes the template into a snapshot.
+func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
+	templateDir, looks := p.held.dir, p.held.looks
 	if _, err := p.held.ask(p.ctx, request{Op: opFreeze, Dir: snap.Dir}); err != nil {
 		return err
 	}
@@ -608,16 +632,6 @@ func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
 	}
 	im, err := frozen.ReadFile(filepath.Join(snap.Dir, imageName))
 	if err != nil {
-		return err
-	}
-	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
-		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size, which would show that the size does not matter", strings.Join(snap.Early, ", "), p.alike[0]),
-			HintText: "let the first sample, or the recipe's probe, be a file of several records or lines"}
-	}
-	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
-		return err
-	}
-	if err := p.unvaried(snap); err != nil {
 		return err
 	}
 	snap.Memory = im.PageBytes

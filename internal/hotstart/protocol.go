@@ -137,10 +137,11 @@ type event struct {
 
 // templateInfo describes a held template.
 type templateInfo struct {
-	Loaded   time.Duration // from its start until it was held
-	Behind   *program      // the tool proper, where a wrapper only waits for it
-	Prepared frozen.Preparation
-	Threads  bool // the tool has made threads
+	Loaded    time.Duration // from its start until it was held
+	Behind    *program      // the tool proper, where a wrapper only waits for it
+	Processes int           // that it consists of
+	Prepared  frozen.Preparation
+	Threads   bool // the tool has made threads
 }
 
 // program is the last program that a wrapper has executed. A wrapper is for example a

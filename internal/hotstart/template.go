@@ -497,7 +497,7 @@ func (s *supervisor) sendHeld(pid int, begin time.Time) error {
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", s.template.Pid)); err == nil {
 		s.prepared.Device = s.device(exe)
 	}
-	info := templateInfo{Loaded: time.Since(begin), Prepared: s.prepared, Threads: s.watch.Threads}
+	info := templateInfo{Loaded: time.Since(begin), Processes: len(s.held), Prepared: s.prepared, Threads: s.watch.Threads}
 	if len(s.held) > 1 {
 		info.Behind = s.behindWrapper()
 	}

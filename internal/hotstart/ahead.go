@@ -56,7 +56,7 @@ func memoryShort(granted int64) bool {
 
 // quick is the time for which the probe's cold start has run when a template is loaded
 // beside it, where the cold start may show that a snapshot is not worth its cost.
-const quick = 200 * time.Millisecond
+const quick = 500 * time.Millisecond
 
 // earlyDelay returns the time for which the cold run of the probe goes before a template is
 // loaded beside it.

@@ -250,31 +250,95 @@ func TestKilledParts(t *testing.T) {
 			}
 		})
 	}
-	end := make(chan struct{})
-	var killer sync.WaitGroup
-	killer.Go(func() {
-		for {
-			select {
-			case <-end:
-				return
-			case <-time.After(time.Duration(rand.IntN(20_000)) * time.Microsecond):
-			}
-			pids, err := tree(os.Getpid())
-			if err != nil || len(pids) < 2 {
-				continue
-			}
-			unix.Kill(pids[1+rand.IntN(len(pids)-1)], unix.SIGKILL)
-		}
-	})
+	stop := killParts(20 * time.Millisecond)
 	for range tasks {
 		jobs <- work{b.task(), b.input("sum\n")}
 	}
 	close(jobs)
 	all.Wait()
-	close(end)
-	killer.Wait()
+	stop()
 	t.Logf("%d tasks ended well, %d were reported as killed", good, failed)
 	if r := b.run("sum\n"); r.out != want {
+		t.Errorf("a %s start afterwards gave %q, want %q", r.proc.Kind, r.out, want)
+	}
+	b.nothingRemains(mark, before)
+}
+
+// killParts kills supervisors and tools, which are below this process, at random moments.
+// The returned function ends that, and returns the number of the processes that were killed.
+func killParts(every time.Duration) (stop func() int) {
+	end := make(chan struct{})
+	var killer sync.WaitGroup
+	killed := 0
+	killer.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(rand.N(every)):
+			}
+			pids, err := tree(os.Getpid())
+			if err != nil || len(pids) < 2 {
+				continue
+			}
+			if unix.Kill(pids[1+rand.IntN(len(pids)-1)], unix.SIGKILL) == nil {
+				killed++
+			}
+		}
+	})
+	return func() int {
+		close(end)
+		killer.Wait()
+		return killed
+	}
+}
+
+// TestKilledAtOnce kills supervisors and tools at random moments while many tasks start at
+// once, until enough have been killed.
+func TestKilledAtOnce(t *testing.T) {
+	atOnce, enough := 30, 10
+	if os.Getenv("PREMIX_SOAK") != "" {
+		atOnce, enough = 200, 1000
+	}
+	mark := fmt.Sprintf("PREMIX_TEST_AT_ONCE=%d", os.Getpid())
+	spec := newSpec("-m", "2", "-t", "1", "input")
+	spec.Env = append(spec.Env, mark)
+	b := newBench(t, spec, Auto)
+	before := mounts(t, b.dir)
+	b.mustPrepare("sum\n")
+	want := b.run("sum\n").out
+	rounds, killed, good, failed := 0, 0, 0, 0
+	for ; killed < enough; rounds++ {
+		if rounds == 10*enough {
+			t.Fatalf("%d processes were killed in %d rounds", killed, rounds)
+		}
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		stop := killParts(10 * time.Millisecond)
+		for range atOnce {
+			dir, in := b.task(), b.input("sum\n")
+			all.Go(func() {
+				ok, err := b.tryTask(dir, in, want)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if ok {
+					good++
+				} else {
+					failed++
+				}
+			})
+		}
+		all.Wait()
+		killed += stop()
+	}
+	t.Logf("%d rounds of %d tasks, %d processes killed: %d tasks ended well, %d were reported as killed", rounds, atOnce, killed, good, failed)
+	if good == 0 {
+		t.Error("no task ended well")
+	}
+	if r := b.run("sum\n"); r.out != want || r.proc.Kind != Hot {
 		t.Errorf("a %s start afterwards gave %q, want %q", r.proc.Kind, r.out, want)
 	}
 	b.nothingRemains(mark, before)

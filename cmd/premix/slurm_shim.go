@@ -19,6 +19,7 @@ func (a *app) slurmShimCommand() *cobra.Command {
 		budget memoryFlag
 		idle   = durationFlag(shim.DefaultIdle)
 		engine engineFlags
+		owned  []string
 	)
 	cmd := &cobra.Command{
 		Use:   "slurm-shim --dir DIR",
@@ -40,12 +41,12 @@ the number of a task is the number of its job.`,
 			if dir == "" {
 				return &usageError{fmt.Errorf("--dir is missing"), "name the directory for the programs and the jobs: --dir DIR"}
 			}
-			config := shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle), Engine: engine.name, Options: engine.options}
+			config := shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle), Engine: engine.name, Options: engine.options, Resources: owned}
 			if _, err := engine.open(&pilot.Options{}); err != nil {
 				return err
 			}
-			if engine.name != engineLocal && (jobs > 0 || budget > 0) {
-				return &usageError{errors.New("--cores and --memory are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
+			if engine.name != engineLocal && (jobs > 0 || budget > 0 || len(owned) > 0) {
+				return &usageError{errors.New("--cores, --memory and --resource are for the local engine"), "for another engine give --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			binary, err := os.Executable()
 			if err != nil {
@@ -66,6 +67,7 @@ the number of a task is the number of its job.`,
 	f.StringVar(&dir, "dir", "", "directory of the programs and the jobs")
 	f.Var(&jobs, "cores", "cores for all jobs together (default: all of the machine)")
 	f.Var(&budget, "memory", "memory for all jobs together, as in 16G (default: all)")
+	f.StringSliceVar(&owned, "resource", nil, "resources for all jobs together, as in gpu=4 or tmpspace=500G, for --gpus and --gres")
 	f.Var(&idle, "idle", "time after which an idle worker ends")
 	engine.register(cmd)
 	return cmd

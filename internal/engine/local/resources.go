@@ -24,6 +24,12 @@ type pools struct {
 	free  map[string][]string
 }
 
+// CheckResources returns the error that a run with these resources would end with, or nil.
+func CheckResources(total queue.Resources) error {
+	_, err := newPools(total)
+	return err
+}
+
 // newPools numbers resources from 0. The ids of GPUs are the ids in the environment of premix,
 // if it has them: a batch system may have given this machine's GPUs to several users.
 func newPools(total queue.Resources) (*pools, error) {

@@ -29,7 +29,7 @@ func testWorker(t *testing.T) *worker {
 // openWorker returns a worker of a directory, as work starts it.
 func openWorker(t *testing.T, dir string) *worker {
 	t.Helper()
-	w := &worker{dir: dir, config: &Config{}, cores: 4, memory: 8 << 30, wake: make(chan struct{}, 1), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool)}
+	w := &worker{dir: dir, config: &Config{}, machine: machine{4, 8 << 30, &gres{total: queue.Resources{"gpu": 2, "tmpspace": 100}, sized: map[string]bool{"tmpspace": true}}}, wake: make(chan struct{}, 1), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool)}
 	w.moved = sync.NewCond(&w.mu)
 	var err error
 	if w.q, err = queue.Open(dir, "test", false); err != nil {

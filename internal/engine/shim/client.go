@@ -296,6 +296,8 @@ func startWorker(dir string) (*started, error) {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	if c, err := readConfig(dir); err == nil && c.Engine != "" {
 		cmd.Env = c.Env
+	} else if err == nil && c.Devices != "" {
+		cmd.Env = append(cmd.Env, gpuVariable+"="+c.Devices)
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

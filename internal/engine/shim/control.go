@@ -538,6 +538,7 @@ func jobLines(r *row) []string {
 		fmt.Sprintf("BatchHost=%s", node),
 		fmt.Sprintf("NumNodes=1 NumCPUs=%d NumTasks=%d CPUs/Task=%d ReqB:S:C:T=0:0:*:*", r.Cores, r.Ntasks, r.PerTask),
 		"TRES=" + r.tres(),
+		"TresPerNode=" + orNull(r.gresTexts("gres:", ":")),
 		"Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*",
 		fmt.Sprintf("MinCPUsNode=%d MinMemoryNode=%s MinTmpDiskNode=0", r.PerTask, r.memory()),
 		"Features=(null) DelayBoot=00:00:00",
@@ -587,8 +588,25 @@ func (w *worker) showPartition(one bool) string {
 
 func (w *worker) showNode(one bool) string {
 	used, memory := w.used()
+	n := w.node()
 	return pairs(one, fmt.Sprintf("NodeName=%s Arch=x86_64 CoresPerSocket=%d", nodeName(), w.cores), fmt.Sprintf("CPUAlloc=%d CPUTot=%d CPULoad=N/A", used, w.cores),
-		fmt.Sprintf("RealMemory=%d AllocMem=%d FreeMem=N/A Sockets=1 Boards=1", w.memory>>20, memory>>20), fmt.Sprintf("State=%s ThreadsPerCore=1 Weight=1", strings.ToUpper(w.nodeState())), "Partitions="+defaultPartition)
+		fmt.Sprintf("RealMemory=%d AllocMem=%d FreeMem=N/A Sockets=1 Boards=1", w.memory>>20, memory>>20), fmt.Sprintf("State=%s ThreadsPerCore=1 Weight=1", strings.ToUpper(n.state)), fmt.Sprintf("Gres=%s GresUsed=%s", orNull(n.gres), orNull(n.usedGres)), "Partitions="+defaultPartition)
+}
+
+// node returns the load of the node. The caller holds mu.
+func (w *worker) node() *nodeState {
+	used, memory := w.used()
+	held := make(queue.Resources)
+	for id := range w.running() {
+		for part := range strings.SplitSeq(w.job(id).Gres, ",") {
+			if r, err := w.gres.parse("gres", part, ""); err == nil && part != "" {
+				for name, n := range r {
+					held[name] += n
+				}
+			}
+		}
+	}
+	return &nodeState{used: used, cores: w.cores, usedMemory: memory, memory: w.memory, state: w.nodeState(), gres: w.gres.text(w.gres.total), usedGres: w.gres.text(held)}
 }
 
 // used returns the cores and the memory of jobs that run.

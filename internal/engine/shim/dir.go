@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"premix/internal/engine"
+	"premix/internal/engine/local"
 	"premix/internal/engine/pilot"
 	"premix/internal/engine/queue"
 	"premix/internal/engine/slurm"
@@ -36,6 +37,12 @@ type Config struct {
 	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: the machine's
 	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
 	Idle   time.Duration `json:"idle"`             // time after which an idle worker ends, in ns
+
+	// Resources are what jobs hold besides cores and memory, NAME=N or NAME=SIZE. Devices are the
+	// ids of the GPUs among them, if Make was called where some were given; else they are 0, 1
+	// and so on.
+	Resources []string `json:"resources,omitempty"`
+	Devices   string   `json:"devices,omitempty"`
 
 	// Engine is where jobs run: "" for this machine, or slurm.
 	Engine  string   `json:"engine,omitempty"`
@@ -64,6 +71,9 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		return "", err
 	}
 	defer func() { err = engine.DirectoryError(dir, err) }()
+	if err := c.setDevices(); err != nil {
+		return "", err
+	}
 	if err := engine.MakeDir(dir); err != nil {
 		return "", err
 	}
@@ -119,6 +129,18 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		}
 	}
 	return bin, nil
+}
+
+// setDevices checks the resources of a configuration, and finds the ids of the GPUs among them.
+func (c *Config) setDevices() error {
+	g, err := parseGres(c.Resources)
+	if err != nil {
+		return err
+	}
+	if g.total[gpuName] > 0 {
+		c.Devices = os.Getenv(gpuVariable)
+	}
+	return local.CheckResources(g.total)
 }
 
 // belongs refuses a shim directory of another user, who would control the jobs and the

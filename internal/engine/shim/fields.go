@@ -74,7 +74,11 @@ func (j *job) tres() string {
 	if j.Memory > 0 {
 		text += ",mem=" + sizeText(j.Memory)
 	}
-	return text + fmt.Sprintf(",node=1,billing=%d", j.Cores)
+	text += fmt.Sprintf(",node=1,billing=%d", j.Cores)
+	if j.Gres != "" {
+		text += "," + j.gresTexts("gres/", "=")
+	}
+	return text
 }
 
 // memory returns the memory of a job.
@@ -185,6 +189,7 @@ var jobFields = sync.OnceValue(func() []jobField {
 		{'o', "command", "COMMAND", func(r *row) string { return orNull(r.Command) }},
 		{'E', "dependency", "DEPENDENCY", func(r *row) string { return orNull(r.Needs) }},
 		{'y', "nice", "NICE", number(func(r *row) int { return max(0, -r.Priority) })},
+		{'b', "tres-per-node", "TRES_PER_NODE", func(r *row) string { return orNA(r.gresTexts("gres:", ":")) }},
 		{0, "stdout", "STDOUT", func(r *row) string { return r.stdout() }},
 		{0, "stderr", "STDERR", func(r *row) string { return r.stderr() }},
 		{0, "cpus-per-task", "CPUS_PER_TASK", number(func(r *row) int { return r.PerTask })},
@@ -204,7 +209,7 @@ var jobFields = sync.OnceValue(func() []jobField {
 	// Fields of which a job of premix has nothing. They have the words that Slurm has for it.
 	for _, text := range []string{
 		"v reservation RESERVATION (null)", "f feature FEATURES (null)", "h oversubscribe OVER_SUBSCRIBE OK", "H sockets SOCKETS_PER_NODE *", "I cores CORES_PER_SOCKET *",
-		"J threads THREADS_PER_CORE *", "n reqnodes REQ_NODES ", "w wckey WCKEY (null)", "x exc_nodes EXC_NODES ", "b gres TRES_PER_NODE N/A", "d mintmpdisk MIN_TMP_DISK 0",
+		"J threads THREADS_PER_CORE *", "n reqnodes REQ_NODES ", "w wckey WCKEY (null)", "x exc_nodes EXC_NODES ", "d mintmpdisk MIN_TMP_DISK 0",
 		"z sct S:C:T *:*:*", "X corespec CORE_SPEC N/A", "Y schednodes SCHEDNODES (null)", "O contiguous CONTIGUOUS 0", "W licenses LICENSES (null)",
 		". admin_comment ADMIN_COMMENT (null)", ". allocsid ALLOC_SID 0", ". associd ASSOC_ID 0", ". boardspernode BOARDS_PER_NODE 0", ". burstbuffer BURST_BUFFER (null)",
 		". burstbufferstate BURST_BUFFER_STATE (null)", ". clusterfeature CLUSTER_FEATURES (null)", ". container CONTAINER (null)", ". cpus-per-tres CPUS_PER_TRES N/A",
@@ -213,7 +218,7 @@ var jobFields = sync.OnceValue(func() []jobField {
 		". network NETWORK (null)", ". ntperboard NTASKS_PER_BOARD 0", ". ntpercore NTASKS_PER_CORE N/A", ". ntpernode NTASKS_PER_NODE 0", ". ntpersocket NTASKS_PER_SOCKET N/A",
 		". origin ORIGIN NA", ". preempttime PREEMPT_TIME N/A", ". prefer PREFER (null)", ". profile PROFILE NotSet", ". reboot REBOOT 0", ". reqswitch REQ_SWITCH 0",
 		". resizetime RESIZE_TIME N/A", ". restartcnt RESTART_COUNT 0", ". sperboard SOCKETS_PER_BOARD 0", ". stdin STDIN /dev/null", ". tres-bind TRES_BIND N/A", ". tres-freq TRES_FREQ N/A",
-		". tres-per-job TRES_PER_JOB N/A", ". tres-per-node TRES_PER_NODE N/A", ". tres-per-socket TRES_PER_SOCKET N/A", ". tres-per-task TRES_PER_TASK N/A",
+		". tres-per-job TRES_PER_JOB N/A", ". tres-per-socket TRES_PER_SOCKET N/A", ". tres-per-task TRES_PER_TASK N/A",
 	} {
 		f := strings.SplitN(text, " ", 4)
 		letter := f[0][0]
@@ -335,7 +340,7 @@ func parseLong[F any](format string, find func(name string) *F) ([]column[F], er
 
 // lookup returns functions that find a field by letter and by name.
 func lookup[R any](fields []field[R]) (byLetter func(byte) *field[R], byName func(string) *field[R]) {
-	other := map[string]string{"user": "username", "uid": "userid", "shared": "oversubscribe", "share": "oversubscribe", "cpuspertask": "cpus-per-task", "packjobid": "hetjobid", "packjobidset": "hetjobidset", "packjoboffset": "hetjoboffset"}
+	other := map[string]string{"user": "username", "uid": "userid", "shared": "oversubscribe", "share": "oversubscribe", "cpuspertask": "cpus-per-task", "gres": "tres-per-node", "packjobid": "hetjobid", "packjobidset": "hetjobidset", "packjoboffset": "hetjoboffset"}
 	find := func(match func(f *field[R]) bool) *field[R] {
 		for i := range fields {
 			if match(&fields[i]) {

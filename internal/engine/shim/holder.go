@@ -84,7 +84,7 @@ func hold(dir, name string) (exit int, err error) {
 	}
 	g := granted{Job: job}
 	for _, kv := range os.Environ() {
-		if strings.HasPrefix(kv, "SLURM") || strings.HasPrefix(kv, shimVariable+"=") {
+		if name, _, _ := strings.Cut(kv, "="); ofJob(name) {
 			g.Env = append(g.Env, kv)
 		}
 	}
@@ -144,7 +144,7 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 	cmd.Env = slices.DeleteFunc(slices.Clone(r.Env), func(kv string) bool { return strings.HasPrefix(kv, heldVariable+"=") })
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "SLURM") || name == shimVariable {
+		if ofJob(name) {
 			cmd.Env = append(cmd.Env, kv) // the last one counts
 		}
 	}
@@ -186,6 +186,11 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 		return 128 + int(status.Signal())
 	}
 	return status.ExitStatus()
+}
+
+// ofJob reports whether a variable describes the job, and its steps have it as it is there.
+func ofJob(name string) bool {
+	return strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, resourcePrefix) || name == gpuVariable || name == shimVariable
 }
 
 // sendStep sends a request for a step, with the streams and the directory of this process.

@@ -78,7 +78,7 @@ func (w *worker) squeueJSON(rows []row) (list []map[string]any) {
 			"memory_per_node": r.Memory >> 20, "time_limit": minutes(r.job), "submit_time": epoch(r.Submitted), "eligible_time": epoch(r.Submitted), "accrue_time": epoch(r.Submitted), "start_time": epoch(r.started), "end_time": epoch(r.end()),
 			"exit_code": r.exit<<8 | r.signal, "current_working_directory": r.Dir, "standard_output": r.stdout(), "standard_error": r.stderr(), "command": r.Command, "dependency": r.Needs, "priority": r.Priority,
 			"nodes": r.node(), "batch_host": r.node(), "array_job_id": 0, "requeue": !r.NoRequeue, "nice": max(0, -r.Priority), "minimum_cpus_per_node": r.PerTask, "billable_tres": r.Cores,
-			"tres_req_str": r.tres(), "tres_alloc_str": "", "job_resources": map[string]any{},
+			"tres_per_node": r.gresTexts("gres:", ":"), "tres_req_str": r.tres(), "tres_alloc_str": "", "job_resources": map[string]any{},
 		} {
 			m[k] = v
 		}
@@ -155,7 +155,7 @@ func (n *nodeState) json() map[string]any {
 	return map[string]any{
 		"name": nodeName(), "hostname": nodeName(), "address": nodeName(), "architecture": "x86_64", "state": n.state, "state_flags": []string{}, "partitions": []string{defaultPartition},
 		"cpus": n.cores, "cores": n.cores, "sockets": 1, "threads": 1, "boards": 1, "alloc_cpus": n.used, "idle_cpus": max(0, n.cores-n.used), "real_memory": n.memory >> 20, "alloc_memory": n.usedMemory >> 20,
-		"free_memory": (n.memory - n.usedMemory) >> 20, "temporary_disk": 0, "weight": 1, "gres": "", "gres_used": "", "features": "", "active_features": "", "reason": "", "slurmd_version": strings.TrimPrefix(slurmVersion, "slurm "),
+		"free_memory": (n.memory - n.usedMemory) >> 20, "temporary_disk": 0, "weight": 1, "gres": n.gres, "gres_used": n.usedGres, "features": "", "active_features": "", "reason": "", "slurmd_version": strings.TrimPrefix(slurmVersion, "slurm "),
 		"tres": "cpu=" + strconv.Itoa(n.cores), "tres_used": "cpu=" + strconv.Itoa(n.used), "comment": "", "extra": "", "owner": nil, "port": 0, "operating_system": "Linux",
 	}
 }

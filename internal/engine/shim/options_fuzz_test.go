@@ -26,7 +26,7 @@ func FuzzSbatch(f *testing.F) {
 		if s.directives(environ, []byte(script)) != nil {
 			return
 		}
-		if s.interpret(environ, "/work", 8, 32<<30, time.Unix(1_800_000_000, 0)) != nil {
+		if s.interpret(environ, "/work", machine{8, 32 << 30, &gres{total: queue.Resources{"gpu": 4}}}, time.Unix(1_800_000_000, 0)) != nil {
 			return
 		}
 		if len(s.indices) > 1_000_000 {

@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,8 @@ var sbatchVariables = [][2]string{
 	{"SBATCH_MEM_PER_CPU", "mem-per-cpu"}, {"SBATCH_MEM_PER_NODE", "mem"}, {"SBATCH_NO_REQUEUE", "no-requeue"},
 	{"SBATCH_OPEN_MODE", "open-mode"}, {"SBATCH_PARTITION", "partition"}, {"SBATCH_QOS", "qos"}, {"SBATCH_REQUEUE", "requeue"},
 	{"SBATCH_RESERVATION", "reservation"}, {"SBATCH_SIGNAL", "signal"}, {"SBATCH_TIMELIMIT", "time"}, {"SBATCH_WAIT", "wait"},
-	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"},
+	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"}, {"SBATCH_GPUS_PER_NODE", "gpus-per-node"}, {"SBATCH_GPUS_PER_TASK", "gpus-per-task"},
+	{"SBATCH_CPUS_PER_GPU", "cpus-per-gpu"}, {"SBATCH_MEM_PER_GPU", "mem-per-gpu"},
 }
 
 // jobMeta is the properties of a job that are kept with its task, as JSON.
@@ -45,6 +47,7 @@ type jobMeta struct {
 	Cores     int       `json:"cores"`
 	Memory    int64     `json:"memory,omitempty"`
 	PerCPU    bool      `json:"memory_per_cpu,omitempty"`
+	Gres      string    `json:"gres,omitempty"`  // generic resources, as in gpu:2,tmpspace:10G
 	Limit     float64   `json:"limit,omitempty"` // seconds; 0: none
 	Warn      int       `json:"warn,omitempty"`  // signal to send before the limit
 	WarnAt    float64   `json:"warn_at,omitempty"`
@@ -66,6 +69,13 @@ type jobMeta struct {
 	Script    string    `json:"script,omitempty"` // file that is removed when the job has ended
 }
 
+// machine is the resources that jobs may take together.
+type machine struct {
+	cores  int
+	memory int64
+	gres   *gres
+}
+
 // submission is the request in the arguments of sbatch, and in the script.
 type submission struct {
 	jobMeta
@@ -85,6 +95,11 @@ type submission struct {
 	held     bool
 	testOnly bool
 	ask      string // see queue.Spec
+
+	gpuCount     int
+	resourceText string // of the queue
+	coresOfGPUs  int    // --cpus-per-gpu; 0: none
+	memoryOfGPUs int64  // --mem-per-gpu
 }
 
 // parseSbatch parses the command line alone. needsScript reports whether a script must be
@@ -153,7 +168,7 @@ func (s *submission) directives(environ map[string]string, script []byte) error 
 
 // interpret reads the values of the options into the submission, and refuses options that
 // would have no effect.
-func (s *submission) interpret(environ map[string]string, dir string, cores int, memory int64, now time.Time) (err error) {
+func (s *submission) interpret(environ map[string]string, dir string, there machine, now time.Time) (err error) {
 	for _, o := range sbatchOptions() {
 		if value, ok := s.set[o.name]; ok && o.use == refused && value != "none" && value != "/dev/null" {
 			return refusal("sbatch", o.name)
@@ -189,7 +204,10 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 	if n, _, _ := strings.Cut(get("nodes", "1"), "-"); n != "1" {
 		return &optionError{fmt.Sprintf("--nodes=%s: there is one machine", s.set["nodes"]), "ask for one node, or submit to a real Slurm"}
 	}
-	if err := s.resources(cores, memory); err != nil {
+	if err := s.generic(there.gres); err != nil {
+		return err
+	}
+	if err := s.resources(there.cores, there.memory); err != nil {
 		return err
 	}
 	limit, err := parseTime(get("time", "0"))
@@ -263,7 +281,10 @@ func (s *submission) resources(cores int, memory int64) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Cores = s.PerTask * s.Ntasks
+	if s.coresOfGPUs > 0 {
+		s.PerTask = (s.coresOfGPUs + s.Ntasks - 1) / s.Ntasks
+	}
+	s.Cores = max(s.PerTask*s.Ntasks, s.coresOfGPUs)
 	if s.all = has("exclusive"); s.all {
 		s.Cores = max(s.Cores, cores)
 	}
@@ -272,6 +293,8 @@ func (s *submission) resources(cores int, memory int64) (err error) {
 		if s.Memory, err = parseMemory(s.set["mem"]); err == nil && s.Memory == 0 {
 			s.Memory = memory // all there is
 		}
+	case has("mem-per-gpu"):
+		s.Memory = s.memoryOfGPUs
 	case has("mem-per-cpu"):
 		s.PerCPU = true
 		s.Memory, err = parseMemory(s.set["mem-per-cpu"])
@@ -481,6 +504,7 @@ func (s *submission) tell(env map[string]string, first int, array *queue.Array, 
 	} {
 		env[k] = v
 	}
+	maps.Copy(env, s.gpuVariables())
 	if s.Account != "" {
 		env["SLURM_JOB_ACCOUNT"] = s.Account
 	}

@@ -222,7 +222,7 @@ func TestDirectives(t *testing.T) {
 	if err := s.directives(environ, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.interpret(environ, "/data", 4, 1<<30, time.Now()); err != nil {
+	if err := s.interpret(environ, "/data", machine{4, 1 << 30, &gres{}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/data/job.sh" {

@@ -13,6 +13,7 @@ type nodeState struct {
 	used, cores        int
 	usedMemory, memory int64 // bytes
 	state              string
+	gres, usedGres     string
 }
 
 // nodeFields are the fields of sinfo, with the titles of Slurm 22.05.
@@ -45,14 +46,16 @@ var nodeFields = sync.OnceValue(func() []nodeField {
 		{'e', "freemem", "FREE_MEM", always("N/A")},
 		{0, "allocmem", "ALLOCMEM", func(n *nodeState) string { return strconv.FormatInt(n.usedMemory>>20, 10) }},
 		{'C', "cpusstate", "CPUS(A/I/O/T)", func(n *nodeState) string { return fmt.Sprintf("%d/%d/0/%d", n.used, max(0, n.cores-n.used), n.cores) }},
+		{'G', "gres", "GRES", func(n *nodeState) string { return orNull(n.gres) }},
+		{0, "gresused", "GRES_USED", func(n *nodeState) string { return orNull(n.usedGres) }},
 		{'v', "version", "VERSION", always(strings.TrimPrefix(slurmVersion, "slurm "))},
 		{'V', "cluster", "CLUSTER", always(clusterName)},
 	}
 	for _, text := range []string{
-		"G gres GRES (null)", "f features AVAIL_FEATURES (null)", "b features_act ACTIVE_FEATURES (null)", "O cpusload CPU_LOAD N/A", "d disk TMP_DISK 0", "w weight WEIGHT 1", "g groups GROUPS all",
+		"f features AVAIL_FEATURES (null)", "b features_act ACTIVE_FEATURES (null)", "O cpusload CPU_LOAD N/A", "d disk TMP_DISK 0", "w weight WEIGHT 1", "g groups GROUPS all",
 		"s size JOB_SIZE 1-infinite", "X sockets SOCKETS 1", "Z threads THREADS 1", "E reason REASON none", "r root ROOT no", "S allocnodes ALLOCNODES all", "h oversubscribe OVERSUBSCRIBE NO",
 		"p prioritytier PRIO_TIER 1", "B maxcpuspernode MAX_CPUS_PER_NODE UNLIMITED", "H timestamp TIMESTAMP Unknown", "I priorityjobfactor PRIO_JOB_FACTOR 1", "M preemptmode PREEMPT_MODE OFF",
-		"u user USER Unknown", "U userlong USER Unknown", ". gresused GRES_USED (null)", ". comment COMMENT (null)", ". extra EXTRA (null)", ". port PORT 0",
+		"u user USER Unknown", "U userlong USER Unknown", ". comment COMMENT (null)", ". extra EXTRA (null)", ". port PORT 0",
 	} {
 		f := strings.SplitN(text, " ", 4)
 		letter := f[0][0]
@@ -73,8 +76,7 @@ func (w *worker) sinfo(args []string) (string, error) {
 		return "", err
 	}
 	w.mu.Lock()
-	used, memory := w.used()
-	n := &nodeState{used, w.cores, memory, w.memory, w.nodeState()}
+	n := w.node()
 	w.mu.Unlock()
 	if a.has("json", "yaml") {
 		return document(a, "nodes", []map[string]any{n.json()})

@@ -45,6 +45,10 @@ type stepRun struct {
 	step    string // id
 	job     int
 	cores   int // of the job
+
+	gpus        int      // that the step asks for; 0: it sees all of the job
+	gpusPerTask int      // each task sees its own; 0: all of the step
+	devices     []string // the GPUs of the step
 }
 
 // srun runs a step: in a job beside its other steps, and outside of one in a job of its own.
@@ -135,6 +139,9 @@ func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
 		return nil, &optionError{fmt.Sprintf("Unable to create step for job %d: More processors requested than permitted", l.job),
 			fmt.Sprintf("the step asks for %d tasks of %d cores and the job has %d cores; -O shares them", l.tasks, l.perTask, l.cores)}
 	}
+	if err := l.generic(a); err != nil {
+		return nil, err
+	}
 	if l.name = a.get("job-name", filepath.Base(l.command[0])); a.has("kill-on-bad-exit") {
 		l.kill = a.get("kill-on-bad-exit", "1") != "0"
 	}
@@ -154,7 +161,10 @@ func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
 
 // register tells the worker that the step begins, and waits until the job has cores for it.
 func (l *stepRun) register() error {
-	s := &step{Job: l.job, Name: l.name, Tasks: l.tasks, Cores: l.cores, PID: os.Getpid(), Overlap: l.overlap}
+	s := &step{Job: l.job, Name: l.name, Tasks: l.tasks, Cores: l.cores, PID: os.Getpid(), Overlap: l.overlap, GPUs: l.gpus}
+	if l.gpus > 0 {
+		s.Devices = devices()
+	}
 	if l.exact {
 		s.Cores = l.tasks * l.perTask
 	}
@@ -168,7 +178,10 @@ func (l *stepRun) register() error {
 	if answer.Exit != 0 {
 		return errors.New(strings.TrimSpace(string(answer.Stderr)))
 	}
-	l.step = string(answer.Stdout)
+	id, ids, ok := strings.Cut(string(answer.Stdout), " ")
+	if l.step = id; ok {
+		l.devices = strings.Split(ids, ",")
+	}
 	return nil
 }
 
@@ -419,7 +432,7 @@ func (l *stepRun) environ(rank int) []string {
 		for _, kv := range environ {
 			k, v, _ := strings.Cut(kv, "=")
 			all[k] = v
-			if strings.HasPrefix(k, "SLURM_") || k == shimVariable || k == heldVariable {
+			if ofJob(k) || k == heldVariable {
 				kept[k] = v
 			}
 		}
@@ -445,6 +458,7 @@ func (l *stepRun) environ(rank int) []string {
 	if l.exact {
 		set = append(set, "SLURM_CPUS_PER_TASK="+number(l.perTask))
 	}
+	set = append(set, l.gpuEnviron(rank)...)
 	return append(environ, set...)
 }
 

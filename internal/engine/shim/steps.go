@@ -36,6 +36,10 @@ type step struct {
 
 	PID     int  `json:"pid,omitempty"`     // of srun, while it runs
 	Overlap bool `json:"overlap,omitempty"` // it holds no cores of the job
+
+	GPUs    int      `json:"gpus,omitempty"`    // that the step asks for; 0: it sees all of the job
+	Devices []string `json:"devices,omitempty"` // the GPUs of the job
+	held    []string // the GPUs of the step
 }
 
 func (s *step) over() bool { return !s.Finished.IsZero() }
@@ -94,7 +98,8 @@ func (s *steps) begin(one *step, cores int, over func() bool) error {
 				used += other.Cores
 			}
 		}
-		if one.Overlap || used+one.Cores <= cores {
+		var ok bool
+		if one.held, ok = s.pickDevices(one); ok && (one.Overlap || used+one.Cores <= cores) {
 			break
 		}
 		s.changed.Wait()

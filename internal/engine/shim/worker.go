@@ -38,8 +38,7 @@ type worker struct {
 	dir    string
 	config *Config
 	q      *queue.Queue
-	cores  int
-	memory int64
+	machine
 	behind *cluster // nil: jobs run on this machine
 	wake   chan struct{}
 
@@ -134,6 +133,9 @@ func work(dir, version string) error {
 	if w.config.Memory > 0 {
 		w.memory = w.config.Memory
 	}
+	if w.gres, err = parseGres(w.config.Resources); err != nil {
+		return err
+	}
 	if w.behind, err = newCluster(w.config); err != nil {
 		return err
 	}
@@ -178,7 +180,7 @@ func work(dir, version string) error {
 			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
 			return
 		}
-		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Grace: Grace, Stay: stay, Wake: w.wake})
+		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Resources: w.gres.total, Grace: Grace, Stay: stay, Wake: w.wake})
 		ran <- err
 	}()
 	var answers sync.WaitGroup
@@ -443,7 +445,7 @@ func (w *worker) sbatch(r *request) response {
 		err = s.forCluster()
 	}
 	if err == nil {
-		err = s.interpret(environ, string(r.Dir), w.cores, w.memory, time.Now())
+		err = s.interpret(environ, string(r.Dir), w.machine, time.Now())
 	}
 	if err == nil && w.behind != nil {
 		if s.set["partition"] == "" {
@@ -504,7 +506,7 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 	if s.testOnly {
 		return w.known + 1, nil
 	}
-	b, err := w.q.Submit(queue.BatchOptions{Options: queue.Options{Group: s.step(), Dir: s.Dir, Cores: s.Cores, Memory: s.Memory,
+	b, err := w.q.Submit(queue.BatchOptions{Options: queue.Options{Group: s.step(), Dir: s.Dir, Cores: s.Cores, Memory: s.Memory, Resources: s.resourceText,
 		Timeout: time.Duration(s.Limit * float64(time.Second)), Priority: s.Priority}, Held: s.held})
 	if err != nil {
 		return 0, err
@@ -630,6 +632,9 @@ func (w *worker) beginStep(s *step) (string, error) {
 		return "", &optionError{"Unable to create step: Invalid job id specified", "keep the variables of the job"}
 	}
 	err := w.steps.begin(s, w.job(s.Job).Cores, func() bool { return w.closing || w.over(s.Job) })
+	if s.GPUs > 0 {
+		return s.ID + " " + strings.Join(s.held, ","), err
+	}
 	return s.ID, err
 }
 

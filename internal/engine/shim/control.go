@@ -384,6 +384,10 @@ func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 			n.Comment = value
 		case "account":
 			n.Account = value
+		case "partition":
+			n.Partition = value
+		case "qos":
+			n.QOS = value
 		case "arraytaskthrottle":
 			if n.Width == 0 {
 				return &optionError{fmt.Sprintf("Job %d: ArrayTaskThrottle is of an array that was submitted with a limit", j.id), "submit it as in -a 1-100%10"}
@@ -407,7 +411,7 @@ func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 			}
 			n.Needs = value
 		default:
-			return &optionError{fmt.Sprintf("premix does not change %s of a job", name), "it changes Name, Comment, Account, ArrayTaskThrottle, StartTime and Dependency; cancel the job and submit it again"}
+			return &optionError{fmt.Sprintf("premix does not change %s of a job", name), "it changes Name, Comment, Account, Partition, QOS, ArrayTaskThrottle, StartTime and Dependency; cancel the job and submit it again"}
 		}
 		if err != nil {
 			return err
@@ -445,6 +449,9 @@ func (w *worker) show(a *arguments, rest []string) (string, error) {
 		name = rest[1]
 	}
 	one := a.has("oneliner")
+	if a.has("json", "yaml") {
+		return w.showDocument(a, entity, name)
+	}
 	switch {
 	case entity == "":
 	case strings.HasPrefix("jobs", entity):
@@ -461,6 +468,20 @@ func (w *worker) show(a *arguments, rest []string) (string, error) {
 		return showHosts(entity, name)
 	}
 	return "", &optionError{fmt.Sprintf("premix does not show %q", rest[0]), entities}
+}
+
+// showDocument answers scontrol show with --json or --yaml. The caller holds mu.
+func (w *worker) showDocument(a *arguments, entity, name string) (string, error) {
+	switch {
+	case entity == "":
+	case strings.HasPrefix("jobs", entity):
+		return w.showJobs(a, name, false)
+	case strings.HasPrefix("nodes", entity):
+		return document(a, "nodes", []map[string]any{w.node().json()})
+	case strings.HasPrefix("partitions", entity):
+		return document(a, "partitions", []map[string]any{w.partitionJSON()})
+	}
+	return "", &optionError{fmt.Sprintf("scontrol show %s has no --json and no --yaml", entity), "jobs, nodes and partitions have them; sacct --json has the steps of each job"}
 }
 
 // showHosts answers scontrol show hostnames, hostlist and hostlistsorted.

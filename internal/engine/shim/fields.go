@@ -216,7 +216,8 @@ var jobFields = sync.OnceValue(func() []jobField {
 		". deadline DEADLINE N/A", ". delayboot DELAY_BOOT 0:00", ". hetjobid HET_JOB_ID N/A", ". hetjobidset HET_JOB_ID_SET N/A", ". hetjoboffset HET_JOB_OFFSET N/A",
 		". lastschedeval LAST_SCHED_EVAL N/A", ". maxnodes MAX_NODES 1", ". mcslabel MCSLABEL (null)", ". mem-per-tres MEM_PER_TRES N/A", ". mintime TIME_MIN 0:00",
 		". network NETWORK (null)", ". ntperboard NTASKS_PER_BOARD 0", ". ntpercore NTASKS_PER_CORE N/A", ". ntpernode NTASKS_PER_NODE 0", ". ntpersocket NTASKS_PER_SOCKET N/A",
-		". origin ORIGIN NA", ". preempttime PREEMPT_TIME N/A", ". prefer PREFER (null)", ". profile PROFILE NotSet", ". reboot REBOOT 0", ". reqswitch REQ_SWITCH 0",
+		". origin ORIGIN NA", ". originraw ORIGIN_RAW 0", ". siblingsactive ACTIVE_SIBLINGS NA", ". siblingsactiveraw ACTIVE_SIBLINGS_RAW NA", ". siblingsviable VIABLE_SIBLINGS NA",
+		". siblingsviableraw VIABLE_SIBLINGS_RAW NA", ". wait4switch WAIT4SWITCH 0", ". preempttime PREEMPT_TIME N/A", ". prefer PREFER (null)", ". profile PROFILE NotSet", ". reboot REBOOT 0", ". reqswitch REQ_SWITCH 0",
 		". resizetime RESIZE_TIME N/A", ". restartcnt RESTART_COUNT 0", ". sperboard SOCKETS_PER_BOARD 0", ". stdin STDIN /dev/null", ". tres-bind TRES_BIND N/A", ". tres-freq TRES_FREQ N/A",
 		". tres-per-job TRES_PER_JOB N/A", ". tres-per-socket TRES_PER_SOCKET N/A", ". tres-per-task TRES_PER_TASK N/A",
 	} {

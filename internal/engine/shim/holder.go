@@ -164,7 +164,7 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 				if _, err := c.Read(b); err != nil {
 					return
 				}
-				_ = cmd.Process.Signal(syscall.Signal(b[0])) // it may have ended
+				signalStep(cmd.Process.Pid, syscall.Signal(b[0]))
 			}
 		}()
 		select {
@@ -186,6 +186,18 @@ func holdStep(ctx context.Context, dir string, c *net.UnixConn) int {
 		return 128 + int(status.Signal())
 	}
 	return status.ExitStatus()
+}
+
+// signalStep passes a signal on to the srun of a step, which has its tasks end, or, for a signal
+// of the user's own, to the tasks themselves.
+func signalStep(pid int, sig syscall.Signal) {
+	list := []int{pid}
+	if sig == unix.SIGUSR1 || sig == unix.SIGUSR2 {
+		list = descendants(pid)
+	}
+	for _, pid := range list {
+		_ = unix.Kill(pid, sig) // it may have ended
+	}
 }
 
 // ofJob reports whether a variable describes the job, and its steps have it as it is there.

@@ -160,6 +160,16 @@ func (n *nodeState) json() map[string]any {
 	}
 }
 
+// partitionJSON returns the partition of scontrol show partition --json.
+func (w *worker) partitionJSON() map[string]any {
+	return map[string]any{
+		"name": defaultPartition, "nodes": nodeName(), "total_cpus": w.cores, "total_nodes": 1, "state": "UP", "maximum_memory_per_node": w.memory >> 20, "max_cpus_per_node": w.cores,
+		"max_nodes_per_job": 1, "max_time_limit": nil, "default_time_limit": nil, "min_nodes_per_job": 0, "allowed_accounts": "", "allowed_groups": "", "allowed_qos": "", "denied_accounts": "", "denied_qos": "",
+		"alternative": "", "default_memory_per_node": nil, "nodes_online": 1, "over_time_limit": nil, "priority_job_factor": 1, "priority_tier": 1, "qos": "", "flags": []string{"default"}, "preemption_mode": []string{"disabled"},
+		"tres": "cpu=" + strconv.Itoa(w.cores),
+	}
+}
+
 // sortedKeys returns the keys of a map in order.
 func sortedKeys(m map[string]string) []string {
 	list := make([]string, 0, len(m))

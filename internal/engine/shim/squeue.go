@@ -48,6 +48,8 @@ func (w *worker) filter(a *arguments) (*filter, error) {
 			}
 		case "user", "users", "uid":
 			f.none = !slices.Contains(list, userName()) && !slices.Contains(list, strconv.Itoa(os.Getuid()))
+		case "notme":
+			f.none = true // all jobs are of this user
 		case "states", "state":
 			f.states, err = parseStates(g.value)
 		case "partition":
@@ -178,6 +180,9 @@ func (w *worker) rows(f *filter, each bool) []row {
 
 // squeueStepList answers squeue --steps. The caller holds mu.
 func (w *worker) squeueStepList(a *arguments, f *filter) (string, error) {
+	if a.has("json", "yaml") {
+		return "", &optionError{"squeue --steps has no --json and no --yaml", "sacct --json has the steps of each job"}
+	}
 	list := a.get("steps", "")
 	if list != "" {
 		if err := w.pick(f, list); err != nil {

@@ -57,7 +57,8 @@ refused tres-per-task= i|input= bb= bbf= container= deadline= export-file= uid= 
 used    h|noheader o|format= O|Format= j|jobs=? job=? u|user= users= t|states= p|partition= n|name= A|account= q|qos= w|nodelist= me
 used    json=? yaml=? S|sort= l|long r|array array-unique start s|steps=? i|iterate=
 moot    a|all hide v|verbose M|clusters= cluster= local federation sibling R|reservation= noconvert
-refused notme L|licenses=
+used    notme
+refused L|licenses=
 `)
 	scancelOptions = table(`
 used    u|user= n|name= jobname= t|state= p|partition= A|account= q|qos= w|nodelist= me s|signal= b|batch f|full Q|quiet
@@ -154,7 +155,7 @@ func help(program string) string {
 // instead is the advice for options that are refused.
 var instead = map[string]string{
 	"pty": "salloc starts a shell in an allocation", "container": "name the image in the command, as in apptainer exec IMAGE ...", "deadline": "--time limits the run time",
-	"multi-prog": "start each program by a step of its own", "interactive": "name the jobs", "completion": "sacct without -c has the same jobs", "file": "sacct reads the jobs of this directory alone",
+	"licenses": "premix has no licences; name the jobs with --jobs or --name", "multi-prog": "start each program by a step of its own", "interactive": "name the jobs", "completion": "sacct without -c has the same jobs", "file": "sacct reads the jobs of this directory alone",
 	"tres-per-task": "--gpus-per-task and --cpus-per-task do the same", "bb": "copy the files in the script", "bbf": "copy the files in the script", "export-file": "name variables with --export",
 }
 

@@ -231,6 +231,45 @@ func TestKubernetes(t *testing.T) {
 	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
 	t.Run("in the cluster", func(t *testing.T) { c.testInCluster(t) })
 	t.Run("faults", func(t *testing.T) { c.testFaults(t) })
+	t.Run("options", func(t *testing.T) { c.testJobOptions(t) })
+}
+
+// Labels and annotations are the Job's, and the pods run where there are GPUs: one at a time on
+// the only node with one. The API server has everything as it was asked for.
+func (c *cluster) testJobOptions(t *testing.T) {
+	s := newTaskScene(t)
+	if _, err := c.StartKubelet(t.Context(), kubetest.Nodes{Names: []string{"node-gpu"}, Cores: 4, Memory: "16Gi", Resources: map[string]int{"nvidia.com/gpu": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	const key = "kueue.x-k8s.io/queue-name"
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=2", "cores=1", "memory=1G",
+		"label="+key+"=short,team=genomes", "annotation=kueue.x-k8s.io/retriable-in-group=false,note=any text: =", "resource=nvidia.com/gpu=1", "pull-secret=one,two")...)
+	s.success(t, strings.Repeat("sleep 0.1\n", 8), args...)
+	s.once(t, 8)
+	found := 0
+	for _, j := range c.jobs(t) {
+		if !s.owns(j) {
+			continue
+		}
+		found++
+		if j.Labels[key] != "short" || j.Labels["team"] != "genomes" || j.Annotations["note"] != "any text: =" || j.Annotations["kueue.x-k8s.io/retriable-in-group"] != "false" {
+			t.Errorf("labels %v, annotations %v", j.Labels, j.Annotations)
+		}
+	}
+	pods := 0
+	for _, p := range c.pods(t) {
+		if !slices.ContainsFunc(p.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool { return r.Name == "two" }) {
+			continue // of another test
+		}
+		pods++
+		limit, request := p.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"], p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"]
+		if p.Spec.NodeName != "" && p.Spec.NodeName != "node-gpu" || limit.Value() != 1 || request.Value() != 1 || len(p.Spec.ImagePullSecrets) != 2 || p.Labels[key] != "" {
+			t.Errorf("pod %s on %s: %v, labels %v", p.Name, p.Spec.NodeName, p.Spec.Containers[0].Resources, p.Labels)
+		}
+	}
+	if found == 0 || pods == 0 {
+		t.Errorf("%d Jobs and %d pods", found, pods)
+	}
 }
 
 // Tasks are packed: many tasks, few pods.

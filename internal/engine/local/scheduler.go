@@ -312,13 +312,7 @@ func (s *scheduler) work() {
 			s.fill()
 		}
 		if len(s.active)+s.finishing+s.unsettled == 0 && (s.stopped || stay == nil) {
-			// Nothing is on its way, and nothing can start but by the latest orders.
-			s.refreshOrders()
-			s.l.idle()
-			if !s.stopped {
-				s.fill()
-			}
-			if len(s.active) == 0 {
+			if s.latest(); len(s.active) == 0 {
 				return
 			}
 		}
@@ -329,20 +323,10 @@ func (s *scheduler) work() {
 		select {
 		case event := <-s.events:
 			for _, rec := range event() {
-				s.user += rec.User
-				s.system += rec.System
-				if s.o.FailFast && !rec.OK() && s.q.Fails(rec) && !s.stopped {
-					s.progress.notice("%s failed: no more tasks are started", s.name(rec))
-					s.stop()
-				}
-				s.unsettled++
-				switch {
-				case s.o.Share == nil, rec.OK(), rec.Cause == record.CauseDiffers:
-					waiting = append(waiting, rec)
-				case s.ctx.Err() == nil:
+				if s.ended(rec) {
 					doubtful = append(doubtful, rec)
-				default:
-					waiting = append(waiting, finishedWithJob(rec))
+				} else {
+					waiting = append(waiting, rec)
 				}
 			}
 		case hand <- waiting:
@@ -386,6 +370,35 @@ func (s *scheduler) work() {
 			s.l.signal(unix.SIGKILL)
 		}
 	}
+}
+
+// latest applies the latest orders, when nothing is on its way and nothing else can start.
+func (s *scheduler) latest() {
+	s.refreshOrders()
+	s.l.idle()
+	if !s.stopped {
+		s.fill()
+	}
+}
+
+// ended counts a try that has ended. doubtful reports whether its failure may be that of the
+// engine job, which then ends soon.
+func (s *scheduler) ended(rec *record.Task) (doubtful bool) {
+	s.user += rec.User
+	s.system += rec.System
+	if s.o.FailFast && !rec.OK() && s.q.Fails(rec) && !s.stopped {
+		s.progress.notice("%s failed: no more tasks are started", s.name(rec))
+		s.stop()
+	}
+	s.unsettled++
+	if s.o.Share == nil || rec.OK() || rec.Cause == record.CauseDiffers {
+		return false
+	}
+	if s.ctx.Err() == nil {
+		return true
+	}
+	finishedWithJob(rec)
+	return false
 }
 
 // finishedWithJob turns a failure into an interruption: the engine that ends an engine job has

@@ -655,20 +655,8 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 			moved = p.try != last.try
 		}
 		if last.path != "" && moved {
-			// Another try has begun: copy the rest of the earlier one, if its record exists.
-			if rec, err := q.Record(task); err == nil && rec != nil && rec.Try == last.try {
-				rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
-				if stderr {
-					rest.offset, rest.length = rec.StderrOffset, rec.StderrLength
-				}
-				if q.run != nil {
-					rest = recorded(q.Dir, rec, stderr)
-				}
-				if rest.path != "" {
-					if _, err := q.more(task, stderr, rest, shown, -1, w); err != nil {
-						return err
-					}
-				}
+			if err := q.restOf(task, stderr, last, shown, w); err != nil {
+				return err
 			}
 			shown = 0
 		}
@@ -683,6 +671,26 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 			return nil
 		}
 	}
+}
+
+// restOf copies the rest of an earlier try, if its record exists.
+func (q *Queue) restOf(task int, stderr bool, last extent, shown int64, w io.Writer) error {
+	rec, err := q.Record(task)
+	if err != nil || rec == nil || rec.Try != last.try {
+		return nil // without it, the end of its output is not known
+	}
+	rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
+	if stderr {
+		rest.offset, rest.length = rec.StderrOffset, rec.StderrLength
+	}
+	if q.run != nil {
+		rest = recorded(q.Dir, rec, stderr)
+	}
+	if rest.path == "" {
+		return nil
+	}
+	_, err = q.more(task, stderr, rest, shown, -1, w)
+	return err
 }
 
 // more copies the bytes of an extent after the first shown bytes, and returns the new number
@@ -741,6 +749,71 @@ type Pruned struct {
 	Bytes int64 `json:"bytes"` // that were given back
 }
 
+// chains reports of each group whether a group comes after it, and whether it or a later one is
+// not complete. The caller holds mu.
+func (q *Queue) chains() (after, open []bool) {
+	after, open = make([]bool, len(q.groups)), make([]bool, len(q.groups))
+	for i, g := range q.groups {
+		open[i] = !g.complete()
+		for _, a := range g.after {
+			after[a] = true
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for i, g := range q.groups {
+			for _, a := range g.after {
+				if open[i] && !open[a] {
+					open[a], changed = true, true
+				}
+			}
+		}
+	}
+	return after, open
+}
+
+// remove removes the intermediates of a task.
+func (p *Pruned) remove(spec *Spec) (errs []error) {
+	for _, name := range spec.Intermediates {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(spec.Dir, name)
+		}
+		info, err := os.Lstat(name)
+		if err != nil {
+			continue // it is gone
+		}
+		if err := os.RemoveAll(name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.Files++
+		p.Bytes += info.Size()
+	}
+	return errs
+}
+
+// appended adds a try of a task to ranges of tasks, in their order.
+func appended(list [][3]int, task, try int) [][3]int {
+	if n := len(list); n > 0 && list[n-1][1] == task-1 && list[n-1][2] == try {
+		list[n-1][1] = task
+		return list
+	}
+	return append(list, [3]int{task, task, try})
+}
+
+// orderAll writes orders of a kind for tries. The caller holds mu and the lock of the tables.
+func (q *Queue) orderAll(kind string, which [][3]int) error {
+	for part := range slices.Chunk(which, maxWhich) {
+		if err := q.catchUp(); err != nil {
+			return err
+		}
+		if err := q.order(&Order{Order: kind, Which: part}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Prune removes the intermediates of tasks whose group, and all groups that come
 // after it, have succeeded. Where no group comes after one, its intermediates are
 // removed if last is true. With output, the space of the output of tasks that succeeded is
@@ -752,25 +825,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	after := make([]bool, len(q.groups)) // some group comes after it
-	open := make([]bool, len(q.groups))  // it or a later one is not complete
-	for i, g := range q.groups {
-		open[i] = !g.complete()
-	}
-	for range q.groups { // as often as a chain could be long
-		changed := false
-		for i, g := range q.groups {
-			for _, a := range g.after {
-				after[a] = true
-				if open[i] && !open[a] {
-					open[a], changed = true, true
-				}
-			}
-		}
-		if !changed {
-			break
-		}
-	}
+	after, open := q.chains()
 	var which, punch [][3]int
 	gone := map[int]entry{} // by number of the task
 	var errs []error
@@ -794,21 +849,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 				return p, err
 			}
 			if len(spec.Intermediates) > 0 {
-				for _, name := range spec.Intermediates {
-					if !filepath.IsAbs(name) {
-						name = filepath.Join(spec.Dir, name)
-					}
-					info, err := os.Lstat(name)
-					if err != nil {
-						continue // it is gone
-					}
-					if err := os.RemoveAll(name); err != nil {
-						errs = append(errs, err)
-						continue
-					}
-					p.Files++
-					p.Bytes += info.Size()
-				}
+				errs = append(errs, p.remove(spec)...)
 				which = append(which, [3]int{i + 1, i + 1, int(e.try)})
 			}
 		}
@@ -817,26 +858,15 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 		}
 		gone[i+1] = e
 		if punched[i+1] < int(e.try) {
-			if n := len(punch); n > 0 && punch[n-1][1] == i && punch[n-1][2] == int(e.try) {
-				punch[n-1][1] = i + 1
-			} else {
-				punch = append(punch, [3]int{i + 1, i + 1, int(e.try)})
-			}
+			punch = appended(punch, i+1, int(e.try))
 		}
 	}
 	// Write the order before punching: removed output must be known to be removed.
 	err := q.locked(func() error {
-		for kind, list := range map[string][][3]int{orderPrune: which, orderPunch: punch} {
-			for part := range slices.Chunk(list, maxWhich) {
-				if err := q.catchUp(); err != nil {
-					return err
-				}
-				if err := q.order(&Order{Order: kind, Which: part}); err != nil {
-					return err
-				}
-			}
+		if err := q.orderAll(orderPrune, which); err != nil {
+			return err
 		}
-		return nil
+		return q.orderAll(orderPunch, punch)
 	})
 	if errs = append(errs, err); err != nil {
 		return p, errors.Join(errs...)

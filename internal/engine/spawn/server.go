@@ -410,20 +410,8 @@ func isFile(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFREG || st.Mode&unix.S_IFMT == unix.S_IFCHR)
 }
 
-// run runs a task to its end.
-func (t *slot) run(st *starter, task *Task) *Result {
-	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
-	fail := func(at step, errno syscall.Errno) *Result {
-		r.At, r.Errno, r.Finished = at.String(), errno, time.Now()
-		t.noted = t.status.note(r, t.noted)
-		atomic.StoreUint64(&t.words[0], 0)
-		return r
-	}
-	atomic.StoreUint64(&t.words[1], 0)
-	atomic.StoreUint64(&t.words[2], uint64(r.Started.UnixNano()))
-	atomic.StoreUint64(&t.words[3], uint64(t.outSize))
-	atomic.StoreUint64(&t.words[4], uint64(t.errSize))
-	atomic.StoreUint64(&t.words[0], task.ID)
+// child returns the process of a task, with the files of the slot.
+func (t *slot) child(task *Task) *child {
 	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err}
 	c.more = append(c.more, "PREMIX_TASK="+strconv.FormatUint(task.ID>>idShift, 10), "PREMIX_TRY="+strconv.FormatUint(task.ID&(1<<idShift-1), 10))
 	if task.Dir != "" {
@@ -439,12 +427,12 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			c.paths = c.env.pathsOf(task.Argv[0], nil)
 		}
 	}
-	var own []int
-	defer func() {
-		for _, fd := range own {
-			unix.Close(fd)
-		}
-	}()
+	return c
+}
+
+// files opens the files of a task's own, and the cgroups that it is to join. The caller closes
+// the descriptors, also after an error.
+func (t *slot) files(task *Task, c *child) (own []int, at step, errno syscall.Errno) {
 	openOwn := func(path string, flags int) (int, error) {
 		fd, err := open(path, flags, 0o666)
 		if err == nil {
@@ -456,10 +444,10 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		// To open a FIFO could take for ever.
 		fd, err := openOwn(task.Stdin, unix.O_RDONLY|unix.O_NONBLOCK)
 		if err != nil {
-			return fail(stepInput, errnoOf(err))
+			return own, stepInput, errnoOf(err)
 		}
 		if !isFile(fd) {
-			return fail(stepInput, unix.EINVAL)
+			return own, stepInput, unix.EINVAL
 		}
 		c.stdin = fd
 	}
@@ -478,23 +466,50 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		if err == unix.ENOENT && task.Dir != "" {
 			// What is missing may be the task's own directory, which is not to be made.
 			if err := unix.Access(task.Dir, unix.X_OK); err != nil {
-				return fail(stepDirectory, errnoOf(err))
+				return own, stepDirectory, errnoOf(err)
 			}
 		}
 		if err == unix.ENOENT && os.MkdirAll(filepath.Dir(f.path), 0o777) == nil {
 			fd, err = openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
 		}
 		if err != nil {
-			return fail(stepOutput, errnoOf(err))
+			return own, stepOutput, errnoOf(err)
 		}
 		*f.fd = fd
 	}
 	for _, dir := range task.Join {
 		fd, err := openOwn(dir+"/cgroup.procs", unix.O_WRONLY)
 		if err != nil {
-			return fail(stepCgroup, errnoOf(err))
+			return own, stepCgroup, errnoOf(err)
 		}
 		c.joins = append(c.joins, fd)
+	}
+	return own, at, 0
+}
+
+// run runs a task to its end.
+func (t *slot) run(st *starter, task *Task) *Result {
+	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
+	fail := func(at step, errno syscall.Errno) *Result {
+		r.At, r.Errno, r.Finished = at.String(), errno, time.Now()
+		t.noted = t.status.note(r, t.noted)
+		atomic.StoreUint64(&t.words[0], 0)
+		return r
+	}
+	atomic.StoreUint64(&t.words[1], 0)
+	atomic.StoreUint64(&t.words[2], uint64(r.Started.UnixNano()))
+	atomic.StoreUint64(&t.words[3], uint64(t.outSize))
+	atomic.StoreUint64(&t.words[4], uint64(t.errSize))
+	atomic.StoreUint64(&t.words[0], task.ID)
+	c := t.child(task)
+	own, at, errno := t.files(task, c)
+	defer func() {
+		for _, fd := range own {
+			unix.Close(fd)
+		}
+	}()
+	if errno != 0 {
+		return fail(at, errno)
 	}
 	if t.cell != nil && t.cell.V2 && len(c.joins) == 0 {
 		c.into, c.procs = t.cell.dir, t.cell.procs

@@ -59,6 +59,8 @@ type Nodes struct {
 	// Claims are the directories of volumes, by the name of the claim. The mount path of
 	// a volume is this directory.
 	Claims map[string]string
+	// Resources are further ones of each node, such as GPUs.
+	Resources map[string]int
 }
 
 // pod is a pod of this kubelet.
@@ -133,6 +135,9 @@ func (b *Box) addNode(ctx context.Context, name string, n Nodes) error {
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(n.Cores), resource.DecimalSI),
 		corev1.ResourceMemory: resource.MustParse(n.Memory),
 		corev1.ResourcePods:   *resource.NewQuantity(int64(n.Pods), resource.DecimalSI),
+	}
+	for name, n := range n.Resources {
+		node.Status.Capacity[corev1.ResourceName(name)] = *resource.NewQuantity(int64(n), resource.DecimalSI)
 	}
 	node.Status.Allocatable = node.Status.Capacity
 	now := metav1.Now()

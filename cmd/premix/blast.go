@@ -5,7 +5,7 @@ import (
 )
 
 func (a *app) blastCommand() *cobra.Command {
-	cmd := group("a command, as listed by premix blast --help,", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "blast",
 		Short: "Search BLAST databases that are kept in memory",
 		Long: `Keep BLAST databases cut into fragments and resident in memory, and search them with
@@ -22,7 +22,7 @@ the results of plain BLAST.
 }
 
 func (a *app) blastDB() *cobra.Command {
-	cmd := group("add, ls, warm, evict, verify or rm", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "db",
 		Short: "Make and manage BLAST databases",
 	})

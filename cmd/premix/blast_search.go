@@ -33,7 +33,9 @@ the output of BLAST+. Options of premix have two dashes and come first:
   --mode MODE      auto, fragments (side by side, merged), queries (groups of them side by
                    side) or whole (BLAST+ with threads)
   --processes N    simultaneous searches of fragments (default: as many as cores)
-  --verbose        print the mode, and the reason for it
+  --verbose        print the mode, the reason for it, settings and time
+  --quiet          print no notes
+  --json           print errors of premix as JSON
   --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
                    each node has the database, or sees the directory of this one
   --engine-opt KEY=VALUE
@@ -53,6 +55,10 @@ the output of BLAST+. Options of premix have two dashes and come first:
 			if settings.help {
 				return cmd.Help()
 			}
+			a.json, a.quiet, a.verbose = settings.json, settings.quiet, settings.verbose
+			if err := a.before(cmd); err != nil {
+				return err
+			}
 			if err := behind(args); err != nil {
 				return err
 			}
@@ -70,8 +76,8 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 	}
 	r := search.Request{Program: program, Options: options, Settings: settings.Settings, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Note: func(s string) { fmt.Fprintln(a.notes(), "note:", s) }}
-	if settings.verbose {
-		r.Explain = func(s string) { fmt.Fprintln(a.stderr, "mode", s) }
+	if a.verbose {
+		r.Explain = func(s string) { a.detail("%s", s) }
 	}
 	if !options.Help() {
 		if options.DB == "" {
@@ -107,9 +113,10 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 // searchFlags are premix's own options of a search.
 type searchFlags struct {
 	search.Settings
-	verbose, help bool
-	engine        engineFlags
-	work          string
+	json, quiet, verbose bool
+	help                 bool
+	engine               engineFlags
+	work                 string
 }
 
 // behind returns an error if args, the options of BLAST+, contain one of premix's own
@@ -117,7 +124,7 @@ type searchFlags struct {
 func behind(args []string) error {
 	for _, arg := range args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
-		case "--mode", "--processes", "--verbose", "--engine", "--engine-opt", "--work":
+		case "--mode", "--processes", "--json", "--quiet", "--verbose", "--engine", "--engine-opt", "--work":
 			return &usageError{fmt.Errorf("%s comes after an option of BLAST+", name), "options of premix come first, as in premix blast blastn --mode fragments -db nt"}
 		}
 	}
@@ -136,6 +143,12 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 			return s, nil, nil
 		case "--verbose":
 			s.verbose = true
+			continue
+		case "--quiet":
+			s.quiet = true
+			continue
+		case "--json":
+			s.json = true
 			continue
 		case "--mode", "--processes", "--engine", "--engine-opt", "--work":
 		default:

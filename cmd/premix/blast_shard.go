@@ -22,7 +22,7 @@ import (
 // blastShard is the command of the tasks of a search on other machines.
 func (a *app) blastShard() *cobra.Command {
 	return &cobra.Command{
-		Use:    "piece DIR N",
+		Use:    "shard DIR N",
 		Short:  "Search a part of a database for premix on another machine",
 		Hidden: true,
 		Args:   arguments("DIR", "N"),
@@ -110,7 +110,7 @@ func (a *app) runShards(eng pilot.Engine, o pilot.Options, self string, p search
 	}
 	var text strings.Builder
 	for i := range p.Count {
-		line, err := json.Marshal(map[string]any{"command": []string{self, "blast", "piece", p.Dir, strconv.Itoa(i)}, "env": env, "cores": p.Threads, "retries": 1})
+		line, err := json.Marshal(map[string]any{"command": []string{self, "blast", "shard", p.Dir, strconv.Itoa(i)}, "env": env, "cores": p.Threads, "retries": 1})
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) cacheCommand() *cobra.Command {
-	cmd := group("status, drop, pin, unpin or check", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "cache",
 		Short: "Show and manage the cached trees of this node",
 	})

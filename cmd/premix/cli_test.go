@@ -21,12 +21,12 @@ func TestFlagsMeanOneThing(t *testing.T) {
 		"snapshots": {"string", regexp.MustCompile(`directory of snapshots`)},
 		"json":      {"bool", regexp.MustCompile(`JSON`)},
 		"quiet":     {"bool", regexp.MustCompile(`print no notes`)},
-		"verbose":   {"bool", regexp.MustCompile(`.`)},
+		"verbose":   {"bool", regexp.MustCompile(`settings of the command`)},
 		"force":     {"bool", regexp.MustCompile(`.`)},
 	}
 	seen := map[string]int{}
 	commands((&app{}).root(nil), func(name string, cmd *cobra.Command) {
-		for _, global := range []string{"json", "quiet"} {
+		for _, global := range []string{"json", "quiet", "verbose"} {
 			if f := cmd.InheritedFlags().Lookup(global); f == nil && !cmd.DisableFlagParsing {
 				t.Errorf("%s has no --%s, or one of its own", name, global)
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) filesCommand() *cobra.Command {
-	cmd := group("a command, as listed by premix files --help,", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "files",
 		Short: "Scan directories of millions of files, and move files by rules",
 		Long: `Scan directories into a table, one row per file, and see which files take the space.

@@ -6,7 +6,7 @@ import (
 
 func (a *app) imageCommand() *cobra.Command {
 	o := &storeFlags{}
-	cmd := group("a command, as listed by premix image --help,", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "image",
 		Short: "Bring container images into a store",
 		Long: `An image in a store is a few trees: one for each layer, which images share, and one for

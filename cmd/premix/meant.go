@@ -11,17 +11,30 @@ import (
 	"premix/internal/kit/problem"
 )
 
-// group makes cmd a command that needs a subcommand. what describes the subcommand in the
-// error for a command line without one.
-func group(what string, cmd *cobra.Command) *cobra.Command {
+// group makes cmd a command that needs a subcommand.
+func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return arguments(what)(cmd, args)
+			return &usageError{fmt.Errorf("%s needs a command", cmd.CommandPath()), "it is one of " + choices(cmd)}
 		}
 		return noCommand(cmd, args[0])
 	}
 	cmd.RunE = cmd.Args // never reached; without it cobra prints the help
 	return cmd
+}
+
+// choices lists the subcommands of cmd.
+func choices(cmd *cobra.Command) string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
 // noCommand returns the error for an unknown subcommand word of cmd.

@@ -38,6 +38,10 @@ is missing. The node, which serves the mount, is started if it is not running.
 			if err != nil {
 				return err
 			}
+			a.detail("tree %s, mounted by %s", m.Tree, m.Backend)
+			if m.Reason != "" {
+				a.detail("not by a faster file system: %s", m.Reason)
+			}
 			if a.json {
 				return a.printJSON(m)
 			}

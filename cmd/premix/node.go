@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	cmd := group("start, stop, restart, status or metrics", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "node",
 		Short: "Run the daemon that holds mounts and their cache",
 	})

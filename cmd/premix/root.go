@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,7 @@ func (e *usageError) Hint() string      { return e.hint }
 type app struct {
 	stdout, stderr io.Writer
 	json, quiet    bool
+	verbose        bool
 }
 
 // notes returns the writer for notes and progress, which --quiet leaves out. Errors and
@@ -55,10 +57,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	began := time.Now()
 	err := root.Execute()
 	if err != nil {
 		a.tell(err)
 	}
+	a.ended(began, exit.Of(err))
 	return int(exit.Of(err))
 }
 
@@ -112,10 +116,11 @@ memory are prepared once; each sample then starts from there.
 		Version: longVersion(), // for --version
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return ownHome(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.before(cmd) }
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
 	root.PersistentFlags().BoolVar(&a.quiet, "quiet", false, "print no notes, no progress and no summary of a run")
+	root.PersistentFlags().BoolVar(&a.verbose, "verbose", false, "print the settings of the command, its decisions and its time, too")
 	root.SetFlagErrorFunc(wrongFlag)
 	for _, name := range groups {
 		root.AddGroup(&cobra.Group{ID: name, Title: name + ":"})

@@ -74,9 +74,11 @@ succeeded; the same command runs the tasks that are not done.`,
 				return err
 			}
 			// A run without its page is still complete, for example on a full disk.
-			if perr := writePage(sum.Dir); perr != nil && o.Messages != nil {
+			r, perr := writePage(sum.Dir)
+			if perr != nil && o.Messages != nil {
 				fmt.Fprintf(o.Messages, "note: %v\n", perr)
 			}
+			a.reasons(r)
 			if a.json {
 				return errors.Join(err, a.printJSON(sum))
 			}
@@ -132,14 +134,27 @@ func snapshotStore(dir string, elsewhere bool) (string, error) {
 	return dir, nil
 }
 
-// writePage writes the page of the run in dir.
-func writePage(dir string) error {
+// writePage writes the page of the run in dir, and returns the report of the run, or nil if
+// it cannot be read.
+func writePage(dir string) (*report.Report, error) {
 	r, err := report.Read(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = r.WriteHTML("")
-	return err
+	return r, err
+}
+
+// reasons prints as details why the tasks of a run started as they did.
+func (a *app) reasons(r *report.Report) {
+	if r == nil {
+		return
+	}
+	for _, s := range r.Run.Starts {
+		for _, why := range s.Reasons {
+			a.detail("%d tasks started %s: %s", why.Tasks, s.Kind, why.Reason)
+		}
+	}
 }
 
 func isTerminal(w io.Writer) bool {

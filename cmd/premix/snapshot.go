@@ -14,7 +14,7 @@ import (
 
 func (a *app) snapshotCommand() *cobra.Command {
 	var store string
-	cmd := group("ls, inspect, verify, rm, push or pull", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "snapshot",
 		Short: "List, inspect, verify, remove, push and pull snapshots",
 	})

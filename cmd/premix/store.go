@@ -24,7 +24,7 @@ type storeFlags struct {
 
 func (a *app) storeCommand() *cobra.Command {
 	o := &storeFlags{}
-	cmd := group("a command, as listed by premix store --help,", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "store",
 		Short: "Publish directories as trees, and manage them",
 		Long: `A store is a directory that holds trees: published directories, cut into objects that are

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) taskCommand() *cobra.Command {
-	cmd := group("submit, run, ls, why, tail, follow, cancel, retry or prune", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "task",
 		Short: "Run very many commands without a recipe",
 		Long: `Run very many commands without a recipe: submit them to a directory, run them, and see

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) transferCommand() *cobra.Command {
-	cmd := group("bench, report, get, put, probe, why, stream or serve", &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "transfer",
 		Short: "Measure protocols on your own link, and copy by the fastest",
 		Long: `Measure the speed of each program over your own link, and copy by the fastest.
@@ -22,7 +22,7 @@ func (a *app) transferCommand() *cobra.Command {
 
 premix help transfer has the page about it.`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { // in place of root's
-			if err := ownHome(cmd); err != nil {
+			if err := a.before(cmd); err != nil {
 				return err
 			}
 			return transfer.CheckSilence()

@@ -98,7 +98,7 @@ func Run(ctx context.Context, r Request) error {
 	if note && r.Note != nil {
 		r.Note(why + ": the whole database is searched")
 	} else if r.Explain != nil {
-		r.Explain(mode.String() + ": " + why)
+		r.Explain("mode " + mode.String() + ": " + why)
 	}
 	switch mode {
 	case Fragments:

@@ -23,7 +23,7 @@ cd "$(dirname "$0")/.."
 
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
-test_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim groff-base:groff man-db:man ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
+test_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim groff-base:groff man-db:man ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng python3-plyvel:/usr/lib/python3/dist-packages/plyvel)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap qemu-system-x86:qemu-system-x86_64)
@@ -378,7 +378,6 @@ for set in "$@"; do
 	case $set in
 	test)
 		python_library biopython 1.85 || status=1
-		python_library plyvel 1.5.1 || status=1
 		python_tools python pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 rocrate==0.16.0 || status=1
 		python_tools slurm-clients submitit==1.5.4 || status=1
 		;;

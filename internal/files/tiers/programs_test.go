@@ -293,18 +293,13 @@ print(db.execute("pragma integrity_check").fetchone()[0], db.execute("select cou
 }
 
 func TestLevelDB(t *testing.T) {
-	python := program(t, "python3", "scripts/setup.sh test")
-	cache, err := os.UserCacheDir()
-	must(t, err)
-	at := filepath.Join(cache, "premix", "plyvel", "1.5.1")
-	if _, err := os.Stat(at); err != nil {
+	const python = "/usr/bin/python3" // of the distribution, as plyvel is
+	if err := exec.Command(python, "-c", "import plyvel").Run(); err != nil {
 		t.Skip("plyvel is missing: scripts/setup.sh test")
 	}
 	m := twoTiers(t)
 	m.whileItMoves(t, func() {
-		out := run(t, m.Dir, python, "-c", fmt.Sprintf(`import sys
-sys.path.insert(0, %q)
-import plyvel
+		out := run(t, m.Dir, python, "-c", fmt.Sprintf(`import plyvel
 n = %d
 for part in range(3):
     db = plyvel.DB("base", create_if_missing=True, write_buffer_size=1 << 17)
@@ -314,7 +309,7 @@ for part in range(3):
     db.close()
 db = plyvel.DB("base")
 print(sum(1 for k, v in db if v == b"v%%d" %% int(k.split(b"-")[1]) * 20))
-`, at, soak(800, 100_000)))
+`, soak(800, 100_000)))
 		if want := fmt.Sprintln(3 * soak(800, 100_000)); out != want {
 			t.Errorf("it counts %q, want %q", out, want)
 		}

@@ -373,7 +373,7 @@ for set in "$@"; do
 		;;
 	esac
 done
-[ ${#packages[@]} = 0 ] || need "${packages[@]}" || status=1
+[ ${#packages[@]} = 0 ] || need "${packages[@]}" || exit 1 # builds need them
 for set in "$@"; do
 	case $set in
 	test)

@@ -46,9 +46,9 @@ func Doctor(ctx context.Context) []Check {
 		"hot starts need Linux on x86-64; elsewhere every start is cold")
 	add("user", true, whoAmI(), "")
 
-	hint, trace := canTrace()
-	add("ptrace", trace == nil, detail(trace, "a process may trace its own children"), hint)
-	add("hot start", supported == nil && trace == nil, detail(supported, "needs ptrace and seccomp, but no privileges"), "see the lines above")
+	ptrace := checkPtrace(supported, canTrace)
+	checks = append(checks, ptrace)
+	add("hot start", supported == nil && ptrace.OK, detail(supported, "needs ptrace and seccomp, but no privileges"), "see the lines above")
 	h := probeHost()
 	add("namespaces", true, isolation(h), "")
 	runc := bundle.Possible()
@@ -60,6 +60,20 @@ func Doctor(ctx context.Context) []Check {
 	}
 	add("snapshot store", err == nil, detail(err, detailStore), "set PREMIX_HOME to a directory of your own on a local disk")
 	return checks
+}
+
+// checkPtrace checks whether this machine permits tracing. Where hot starts are not supported
+// premix does not trace, and no setting is to be changed.
+func checkPtrace(supported error, try func() (hint string, err error)) Check {
+	const name = "ptrace"
+	if supported != nil {
+		return Check{Name: name, OK: true, Detail: "not used on this processor"}
+	}
+	hint, err := try()
+	if err != nil {
+		return Check{name, false, err.Error(), hint}
+	}
+	return Check{Name: name, OK: true, Detail: "a process may trace its own children"}
 }
 
 // howToContain returns the hint for a machine without containers.

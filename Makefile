@@ -47,6 +47,11 @@ reference: build
 	bin/premix manual bin/manual
 	cp -r bin/manual/cli docs/cli
 
+# The pictures of pages in the documentation, after a change of a page.
+.PHONY: screenshots
+screenshots: setup-test
+	scripts/screenshots.sh
+
 # The site of the documentation, in site.
 .PHONY: docs
 docs: reference

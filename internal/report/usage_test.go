@@ -261,6 +261,7 @@ func TestUsagePageInABrowser(t *testing.T) {
 		t.Errorf("on paper the page is too wide: %s", b.Eval(`String(document.documentElement.scrollWidth)`))
 	}
 	b.Shoot("report-print", true)
+	b.Sheets("report")
 	if dom := b.Eval(`document.querySelector("main").textContent`); !strings.Contains(dom, "map: ask for 1 core, not 4") {
 		t.Error("there is no advice")
 	}

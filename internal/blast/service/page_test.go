@@ -14,7 +14,7 @@ func TestPage(t *testing.T) {
 	b.View(1100, 900, false)
 	b.Go(w.URL + "/")
 	b.Until(`document.querySelector("#database")?.options.length === 1`)
-	b.Shoot("empty", true)
+	b.Shoot("blast-empty", true)
 
 	// A sequence is typed and sent without a mouse. It has parts of two genes, one of
 	// them of the other strand.
@@ -43,7 +43,20 @@ func TestPage(t *testing.T) {
 	if text := b.Eval(`document.querySelector("details[open]").innerText`); !strings.Contains(text, "Query  301") || !strings.Contains(text, "strands plus and minus") || !strings.Contains(text, "  500\n") {
 		t.Errorf("the alignment is\n%s", text)
 	}
-	b.Shoot("results", true)
+	b.Shoot("blast-1100", true)
+	b.Print()
+	if !b.Comes(`document.documentElement.scrollWidth <= innerWidth`) {
+		t.Errorf("in print the page is %s pixels wide", b.Eval(`document.documentElement.scrollWidth`))
+	}
+	b.Shoot("blast-print", true)
+	b.Sheets("blast")
+	b.View(400, 900, false)
+	// The overview is drawn for the new width, with letters as large as before.
+	const letters = `document.querySelector("#overview text").getBoundingClientRect().height`
+	if !b.Comes(letters+` >= 10 && document.documentElement.scrollWidth <= innerWidth`) {
+		t.Errorf("at 400 px the numbers of the overview are %s px high, and the page is %s px wide", b.Eval(letters), b.Eval(`document.documentElement.scrollWidth`))
+	}
+	b.Shoot("blast-400", true)
 	b.View(390, 900, true)
 	// A window of another size is laid out a frame later.
 	const over = `document.documentElement.scrollWidth - document.documentElement.clientWidth`
@@ -51,7 +64,7 @@ func TestPage(t *testing.T) {
 		wide := b.Eval(`[...document.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth && !e.closest(".scroll, pre")).map(e => e.tagName + "#" + e.id).join(" ")`)
 		t.Errorf("the page is %s pixels wider than a telephone: %s", b.Eval(over), wide)
 	}
-	b.Shoot("telephone", true)
+	b.Shoot("blast-390-dark", true)
 	const color = `getComputedStyle(document.body).backgroundColor`
 	if !b.Comes(color + ` === "rgb(18, 21, 27)"`) {
 		t.Errorf("in the dark the page is %s", b.Eval(color))

@@ -116,6 +116,12 @@ func TestComparisonPage(t *testing.T) {
 		}
 		b.Shoot(fmt.Sprintf("replay-%d", wide), true)
 	}
+	b.Print()
+	if got := b.Eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
+		t.Error("in print the page is wider than the paper")
+	}
+	b.Shoot("replay-print", true)
+	b.Sheets("replay")
 	if marked := b.Eval(`[...document.querySelectorAll("td.best")].length > 3 && [...document.querySelector("tbody tr").children].findIndex((e) => e.className === "best")`); marked != "1" {
 		t.Errorf("the best mean wait is marked in column %s", marked)
 	}

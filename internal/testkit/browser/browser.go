@@ -243,13 +243,30 @@ func (b *Browser) Shoot(name string, whole bool) {
 	if dir == "" {
 		return
 	}
+	b.save("Page.captureScreenshot", map[string]any{"captureBeyondViewport": whole}, filepath.Join(dir, name+".png"))
+}
+
+// Sheets prints the page on A4 paper, and writes the PDF to the directory
+// $PREMIX_SCREENSHOTS. It does nothing if the variable is not set.
+func (b *Browser) Sheets(name string) {
+	b.t.Helper()
+	dir := os.Getenv("PREMIX_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	b.save("Page.printToPDF", map[string]any{"paperWidth": 8.27, "paperHeight": 11.69}, filepath.Join(dir, name+".pdf"))
+}
+
+// save writes the data of a result of the browser to a file.
+func (b *Browser) save(method string, params map[string]any, path string) {
+	b.t.Helper()
 	var r struct{ Data string }
-	b.Call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": whole}, &r)
-	picture, err := base64.StdEncoding.DecodeString(r.Data)
+	b.Call(method, params, &r)
+	data, err := base64.StdEncoding.DecodeString(r.Data)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		b.t.Fatal(err)
 	}
 }

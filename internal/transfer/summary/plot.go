@@ -80,10 +80,11 @@ func (p *plot) bar(x, width, from, to float64, color, title string) {
 		left, p.py(to), right-left, max(0, p.py(from)-p.py(to)), color, html.EscapeString(title))
 }
 
-// rule adds a horizontal line with a label.
+// rule adds a dashed horizontal line. Its label is a key, so that it overlaps no other.
 func (p *plot) rule(y float64, label string) {
-	fmt.Fprintf(&p.b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="currentColor" stroke-dasharray="6 4"/><text x="%d" y="%.1f" class="k">%s</text>`+"\n",
-		plotLeft, plotWidth-plotRight, p.py(y), p.py(y), plotWidth-plotRight+6, p.py(y)+4, html.EscapeString(label))
+	fmt.Fprintf(&p.b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="currentColor" stroke-dasharray="6 4"/>`+"\n",
+		plotLeft, plotWidth-plotRight, p.py(y), p.py(y))
+	p.keys = append(p.keys, key{name: label})
 }
 
 // nice returns about n round values between two values.
@@ -135,8 +136,13 @@ func (p *plot) svg() string {
 	s.WriteString(p.b.String())
 	for i, k := range p.keys {
 		y := plotTop + 8 + 17*i
-		fmt.Fprintf(&s, `<rect x="%d" y="%d" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n",
-			plotWidth-plotRight+10, y-9, k.color, plotWidth-plotRight+25, y, html.EscapeString(k.name))
+		left := plotWidth - plotRight + 10
+		if k.color == "" {
+			fmt.Fprintf(&s, `<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="currentColor" stroke-dasharray="4 2"/>`, left, left+10, y-4, y-4)
+		} else {
+			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="10" height="10" rx="2" fill="%s"/>`, left, y-9, k.color)
+		}
+		fmt.Fprintf(&s, `<text x="%d" y="%d">%s</text>`+"\n", left+15, y, html.EscapeString(k.name))
 	}
 	s.WriteString("</svg>\n")
 	return s.String()

@@ -612,6 +612,14 @@ func TestPages(t *testing.T) {
 	b.Eval(`document.querySelector("dialog .primary").click()`)
 	b.Until(`location.hash.startsWith("#/timeline") && location.hash.includes("selection=")`)
 	b.Until(drawn)
+	b.Go("about:blank")
+	b.Go(w.URL + "/#/timeline?" + w.window(w.end.Add(-30*time.Minute), w.end))
+	b.Until(drawn)
+	b.Shoot("watch-1280", true)
+	b.Print()
+	narrow(t, b, "printed time line")
+	b.Shoot("watch-print", true)
+	b.Sheets("watch")
 	w.clean(t, b)
 }
 

@@ -107,10 +107,23 @@ function showResults(id, found) {
   $("results").focus({ preventScroll: true });
 }
 
+// The overview is drawn for a width, and again for another one, as when a telephone is turned.
+let shown = null, drawnWidth = 0;
+
+function drawOverview() {
+  drawnWidth = document.documentElement.clientWidth;
+  $("overview").replaceChildren(...(shown?.hits.length ? [report.overview(shown)] : []));
+}
+
+addEventListener("resize", () => {
+  if (shown && drawnWidth !== document.documentElement.clientWidth) drawOverview();
+});
+
 function showQuery(search) {
   const n = search.hits.length;
   $("summary").textContent = `${search.id}: ${search.length.toLocaleString()} letters, ${n === 0 ? "no hit" : n === 1 ? "1 subject" : `${n} subjects`}`;
-  $("overview").replaceChildren(...(n ? [report.overview(search)] : []));
+  shown = search;
+  drawOverview();
   if (n) report.table($("hits"), search);
   else $("hits").replaceChildren();
   $("alignments").replaceChildren(...report.alignments(search));

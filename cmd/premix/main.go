@@ -24,7 +24,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error: premix must not be set-user-ID or set-group-ID\nhint: chmod ug-s the binary, and use sudo")
 		os.Exit(int(exit.Usage))
 	}
-	if calls.Beside() {
+	if calls.RunBeside() {
 		return
 	}
 	// A supervisor is this binary, executed again as a process between premix and a tool.

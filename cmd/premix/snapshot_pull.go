@@ -56,7 +56,7 @@ install software. A snapshot for another kernel, CPU or build of the tool is ref
 			if m.Note != "" && !a.json {
 				fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
 			}
-			needs, err := hotstart.Needs(m.Dir)
+			needs, err := hotstart.RequiredTrees(m.Dir)
 			if err != nil {
 				return err
 			}

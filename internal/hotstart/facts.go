@@ -62,14 +62,14 @@ func factOf(path string, process int) string {
 }
 
 // isFact reports whether a look asks for a fact.
-func isFact(l look) bool {
-	return l.Op == tracer.LookFact || l.Op == tracer.LookOpen && factOf(l.Path, l.Process) != ""
+func isFact(l access) bool {
+	return l.Op == tracer.AccessFact || l.Op == tracer.AccessOpen && factOf(l.Path, l.Process) != ""
 }
 
 // asFact returns a look for which isFact is true as a look for the fact.
-func asFact(l look) look {
-	if l.Op != tracer.LookFact {
-		l = look{Process: l.Process, Op: tracer.LookFact, Path: factOf(l.Path, l.Process)}
+func asFact(l access) access {
+	if l.Op != tracer.AccessFact {
+		l = access{Process: l.Process, Op: tracer.AccessFact, Path: factOf(l.Path, l.Process)}
 	}
 	return l
 }

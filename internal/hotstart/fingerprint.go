@@ -217,17 +217,17 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 func owners(st *unix.Stat_t) uint64 { return uint64(st.Uid) | uint64(st.Gid)<<32 }
 
 // lookStamp describes the part of a file that a tool has looked at.
-func lookStamp(l look) (Stamp, error) {
+func lookStamp(l access) (Stamp, error) {
 	switch l.Op {
-	case tracer.LookLink:
+	case tracer.AccessLink:
 		return seenStamp(l.Path, SeenLink)
-	case tracer.LookFact:
+	case tracer.AccessFact:
 		return factStamp(l.Path)
-	case tracer.LookAttributes:
+	case tracer.AccessAttributes:
 		return seenStamp(l.Path, SeenAttributes)
-	case tracer.LookSystem:
+	case tracer.AccessSystem:
 		return seenStamp(l.Path, SeenSystem)
-	case tracer.LookOpen:
+	case tracer.AccessOpen:
 		st, err := os.Stat(l.Path)
 		if err == nil && st.Mode().IsRegular() {
 			s, err := stampFile(l.Path)
@@ -243,7 +243,7 @@ func lookStamp(l look) (Stamp, error) {
 
 // newFingerprint describes this machine, the files that a template has mapped or
 // open, the data that the recipe declares, and all that the tool has looked at.
-func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error) {
+func newFingerprint(spec Spec, files []string, looks []access) (Fingerprint, error) {
 	fp, err := hostFingerprint(spec)
 	if err != nil {
 		return fp, err
@@ -284,7 +284,7 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 	}
 	seen := map[Stamp]bool{}
 	for _, l := range looks {
-		if whole[l.Path] && l.Op == tracer.LookOpen {
+		if whole[l.Path] && l.Op == tracer.AccessOpen {
 			continue // its content is compared
 		}
 		s, err := lookStamp(l)

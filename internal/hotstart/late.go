@@ -260,8 +260,8 @@ func (p *preparation) lateFiles(snap *Snapshot, prefix []byte, same func(a late.
 }
 
 // lookSet returns the looks of a tool, without the name of its directory.
-func lookSet(looks []look, dir string) map[look]bool {
-	set := map[look]bool{}
+func lookSet(looks []access, dir string) map[access]bool {
+	set := map[access]bool{}
 	for _, l := range looks {
 		if isUnwatched(l.Path) && !below(l.Path, FixedDir) {
 			continue

@@ -22,37 +22,37 @@ import (
 // the stop, and all paths at which it did not find a file, also without a declaration in
 // the recipe.
 
-// look is one look of a tool at a file.
-type look struct {
-	Process int           `json:"p"`
-	Op      tracer.LookOp `json:"op"`
-	Path    string        `json:"path"`
-	Input   bool          `json:"in,omitempty"`
+// access is one look of a tool at a file.
+type access struct {
+	Process int             `json:"p"`
+	Op      tracer.AccessOp `json:"op"`
+	Path    string          `json:"path"`
+	Input   bool            `json:"in,omitempty"`
 }
 
 // watcher collects the looks of a tool.
 type watcher struct {
 	*tracer.Watch
 	isInput func(path string) bool
-	looks   []look
-	seen    map[look]int // the number of opens of inputs when it was noted last, plus 1
-	opens   map[int]int  // process -> number of opens of inputs
-	inputs  int          // opens of inputs
+	looks   []access
+	seen    map[access]int // the number of opens of inputs when it was noted last, plus 1
+	opens   map[int]int    // process -> number of opens of inputs
+	inputs  int            // opens of inputs
 }
 
 func newWatcher(isInput func(string) bool) *watcher {
-	return &watcher{Watch: tracer.NewWatch(), isInput: isInput, seen: map[look]int{}, opens: map[int]int{}}
+	return &watcher{Watch: tracer.NewWatch(), isInput: isInput, seen: map[access]int{}, opens: map[int]int{}}
 }
 
 // note records a look. If the look opens an input, note returns the process and the number
 // of its opens of inputs.
-func (w *watcher) note(l *tracer.Look) (process, open int) {
-	k := look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
-	if l.Path == "" && l.Op != tracer.LookSocket {
+func (w *watcher) note(l *tracer.Access) (process, open int) {
+	k := access{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
+	if l.Path == "" && l.Op != tracer.AccessSocket {
 		return k.Process, 0
 	}
 	k.Input = w.isInput(k.Path)
-	if k.Input && k.Op == tracer.LookOpen {
+	if k.Input && k.Op == tracer.AccessOpen {
 		w.opens[k.Process]++
 		w.inputs++
 		w.looks = append(w.looks, k) // each of them: their order counts
@@ -64,7 +64,7 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 		target.Path, target.Target = l.Target, ""
 		w.note(&target)
 	}
-	if n := w.seen[k]; n == 0 || k.Op == tracer.LookOpen && n <= w.inputs {
+	if n := w.seen[k]; n == 0 || k.Op == tracer.AccessOpen && n <= w.inputs {
 		w.seen[k] = w.inputs + 1
 		w.looks = append(w.looks, k)
 	}
@@ -90,12 +90,12 @@ const loadedShare = 0.9
 // findMoment looks for the first open or read of an input before which most of the data
 // was opened. Of several opens of a file the last one counts: bwa aln, for example, looks
 // for its index before it opens its reads, and loads it afterwards.
-func findMoment(looks []look, size func(path string) int64) moment {
+func findMoment(looks []access, size func(path string) int64) moment {
 	var total int64
 	counted := map[string]bool{}
 	sizes := make([]int64, len(looks)) // of data that is opened for the last time
 	for i, l := range slices.Backward(looks) {
-		if l.Op != tracer.LookOpen || l.Input || counted[l.Path] {
+		if l.Op != tracer.AccessOpen || l.Input || counted[l.Path] {
 			continue
 		}
 		counted[l.Path] = true
@@ -109,10 +109,10 @@ func findMoment(looks []look, size func(path string) int64) moment {
 	opens := map[int]int{}
 	for i, l := range looks {
 		loaded += sizes[i]
-		if !l.Input || l.Op != tracer.LookOpen && l.Op != tracer.LookRead {
+		if !l.Input || l.Op != tracer.AccessOpen && l.Op != tracer.AccessRead {
 			continue
 		}
-		if l.Op == tracer.LookOpen {
+		if l.Op == tracer.AccessOpen {
 			opens[l.Process]++
 		}
 		m.At, m.Open, m.Late = i, opens[l.Process], total-loaded
@@ -124,10 +124,10 @@ func findMoment(looks []look, size func(path string) int64) moment {
 }
 
 // opened returns the number of bytes of data that a tool has opened.
-func opened(looks []look, size func(path string) int64) (total int64) {
+func opened(looks []access, size func(path string) int64) (total int64) {
 	counted := map[string]bool{}
 	for _, l := range looks {
-		if l.Op != tracer.LookOpen || l.Input || counted[l.Path] {
+		if l.Op != tracer.AccessOpen || l.Input || counted[l.Path] {
 			continue
 		}
 		counted[l.Path] = true
@@ -149,11 +149,11 @@ func fileSize(path string) int64 {
 
 // early returns the looks of a tool at its input before the stop, without the last open.
 // If the input is a FIFO, opens do not count, since they return nothing about the input.
-func early(looks []look, ready ReadyKind) []string {
+func early(looks []access, ready ReadyKind) []string {
 	var ops []string
 	for i, l := range looks {
-		last := i == len(looks)-1 && l.Op == tracer.LookOpen
-		if l.Op == tracer.LookOpen && ready != ReadyOpen {
+		last := i == len(looks)-1 && l.Op == tracer.AccessOpen
+		if l.Op == tracer.AccessOpen && ready != ReadyOpen {
 			continue
 		}
 		if l.Input && !last && !slices.Contains(ops, string(l.Op)) {

@@ -66,12 +66,12 @@ type preparation struct {
 
 	held       *supervisorHandle // a template at hand
 	firstDir   string            // directory of the template that was frozen
-	firstLooks []look            // of its tool
+	firstLooks []access          // of its tool
 	loading    time.Time         // when it was begun
 	last       bool              // no later stop is tried after this one
 	behind     *program          // the tool proper behind a wrapper; nil: the command itself
 	coldDir    string            // directory of the probe's cold start
-	coldLooks  []look            // of the tool in it
+	coldLooks  []access          // of the tool in it
 	cold       coldStart         // the probe's
 	ready      ReadyKind         // event at which the template is held
 	moment     moment            // where ready is ReadyOpen
@@ -463,7 +463,7 @@ func (p *preparation) asksOnly() bool { return p.ready == ReadyOpen && p.moment.
 // kinds returns the format of each input of the probe, which its placeholder gets as well.
 // It returns nil if the tool has opened no input early.
 func (p *preparation) kinds(early []string) (map[string]string, error) {
-	if !slices.Contains(early, string(tracer.LookOpen)) {
+	if !slices.Contains(early, string(tracer.AccessOpen)) {
 		return nil, nil
 	}
 	all := map[string]string{}
@@ -576,7 +576,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 
 // remember keeps the reason why a tool cannot start hot in place of a snapshot,
 // so that later runs do not load it to find the same.
-func (p *preparation) remember(snap *Snapshot, looks []look, reason string) error {
+func (p *preparation) remember(snap *Snapshot, looks []access, reason string) error {
 	defer snap.unlock()
 	p.end()
 	var err error
@@ -598,11 +598,11 @@ func (p *preparation) noRoom(err error) error {
 // admit returns an error if the looks and the processes of a template show that it cannot
 // start hot. That costs nothing, so it comes before the template is frozen and a second one
 // is loaded.
-func (p *preparation) admit(snap *Snapshot, looks []look, processes int) error {
+func (p *preparation) admit(snap *Snapshot, looks []access, processes int) error {
 	if processes > 1 {
 		return &refusal{fmt.Sprintf("it cannot be frozen: it consists of %d processes at its input", processes)}
 	}
-	if i := slices.IndexFunc(looks, func(l look) bool { return l.Op == tracer.LookState }); i >= 0 {
+	if i := slices.IndexFunc(looks, func(l access) bool { return l.Op == tracer.AccessState }); i >= 0 {
 		return &refusal{"it cannot be frozen: it has used " + looks[i].Path}
 	}
 	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
@@ -658,7 +658,7 @@ func (p *preparation) unvaried(snap *Snapshot) error {
 	if p.spec.Trust {
 		return nil
 	}
-	for _, op := range []tracer.LookOp{tracer.LookSystem, tracer.LookAttributes} {
+	for _, op := range []tracer.AccessOp{tracer.AccessSystem, tracer.AccessAttributes} {
 		if slices.Contains(snap.Early, string(op)) {
 			return &refusal{fmt.Sprintf("the tool asks for the file system or the extended attributes of its input before it loads its data (%s)", op)}
 		}
@@ -677,18 +677,18 @@ const javaCounters = "/hsperfdata_"
 
 // outside leaves of a tool's looks those at files that belong to neither the task,
 // nor the machine, nor the image.
-func (p *preparation) outside(looks []look) []look {
+func (p *preparation) outside(looks []access) []access {
 	dirs := []string{p.scratch, FixedDir}
-	var left []look
+	var left []access
 	for _, l := range looks {
 		in := func(dir string) bool { return below(l.Path, dir) }
 		switch {
-		case strings.Contains(l.Path, javaCounters) && l.Op != tracer.LookFact:
-		case l.Op == tracer.LookState:
+		case strings.Contains(l.Path, javaCounters) && l.Op != tracer.AccessFact:
+		case l.Op == tracer.AccessState:
 			left = append(left, l)
 		case isFact(l):
 			left = append(left, asFact(l))
-		case l.Input || l.Op == tracer.LookSocket || isUnwatched(l.Path) || slices.ContainsFunc(dirs, in):
+		case l.Input || l.Op == tracer.AccessSocket || isUnwatched(l.Path) || slices.ContainsFunc(dirs, in):
 		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
 		default:
 			left = append(left, l)
@@ -700,14 +700,14 @@ func (p *preparation) outside(looks []look) []look {
 // unwritten returns an error if a tool has written to or changed a file outside its
 // directory, since a hot start would not. A file that was opened for writing and not changed, for
 // example a database, counts as read.
-func (p *preparation) unwritten(looks []look) error {
+func (p *preparation) unwritten(looks []access) error {
 	for i, l := range looks {
-		if l.Op != tracer.LookWrite && l.Op != tracer.LookChange {
+		if l.Op != tracer.AccessWrite && l.Op != tracer.AccessChange {
 			continue
 		}
 		var st unix.Stat_t
 		stat := unix.Stat
-		if l.Op == tracer.LookChange {
+		if l.Op == tracer.AccessChange {
 			stat = unix.Lstat
 		}
 		switch err := stat(l.Path, &st); {
@@ -715,23 +715,23 @@ func (p *preparation) unwritten(looks []look) error {
 			// It was removed.
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR && born(l.Path, &st) <= p.loading.Add(-coarse).UnixNano():
 			// It was there. Its permissions and owner are in the stamp.
-			looks[i].Op = tracer.LookStat
+			looks[i].Op = tracer.AccessStat
 			continue
-		case l.Op == tracer.LookWrite && st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		case l.Op == tracer.AccessWrite && st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
 			if !p.last { // it may be a cache that is there now, or another process wrote to it
 				return &changedMeanwhile{l.Path, 2 * coarse}
 			}
 			does := "writes to"
-			if l.Op == tracer.LookChange {
+			if l.Op == tracer.AccessChange {
 				does = "changes"
 			} else if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 				does = "makes"
 			}
 			return &refusal{fmt.Sprintf("the tool %s %s before it opens its input, and a hot start would not", does, l.Path)}
 		}
-		if looks[i].Op = tracer.LookOpen; l.Op == tracer.LookChange {
-			looks[i].Op = tracer.LookStat
+		if looks[i].Op = tracer.AccessOpen; l.Op == tracer.AccessChange {
+			looks[i].Op = tracer.AccessStat
 		}
 	}
 	return nil
@@ -751,7 +751,7 @@ func born(path string, st *unix.Stat_t) int64 {
 // or "". Most file systems set the atime at the first read after a change, and once a day.
 // So a tool that keeps the result of stat(2) has another time in its second preparation,
 // and the same time in all later ones.
-func (p *preparation) accessed(looks []look, loading time.Time) string {
+func (p *preparation) accessed(looks []access, loading time.Time) string {
 	for _, l := range p.outside(looks) {
 		var st unix.Stat_t
 		if unix.Stat(l.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Atim.Nano() > loading.Add(-coarse).UnixNano() {

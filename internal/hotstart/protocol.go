@@ -124,7 +124,7 @@ type event struct {
 	Ended bool // with evFailed: the tool itself ended before it came to its input
 	// Refused is set, with evFailed, where the tool has state that cannot be restored.
 	Refused bool
-	Looks   []look // with evHeld, and with evExited where they were asked for
+	Looks   []access // with evHeld, and with evExited where they were asked for
 	// Tracing is the CPU time that the supervisor has taken for its turn, with evExited of
 	// a watched tool.
 	Tracing time.Duration

@@ -11,13 +11,13 @@ import (
 
 // What package inplace shares with this one.
 
-// Look is one look of a tool at a file.
-type Look = look
+// Access is one look of a tool at a file.
+type Access = access
 
 // FindMoment finds the look into an input at which a tool has loaded its data, by its looks
 // at files: the index of the look, or -1. before is the number of opens of data until then,
 // repeated ones included. late says that the tool opens much of its data after it.
-func FindMoment(looks []Look) (at, before int, late bool) {
+func FindMoment(looks []Access) (at, before int, late bool) {
 	m := findMoment(looks, fileSize)
 	for _, l := range looks[:max(m.At, 0)] {
 		if OpensData(l) {
@@ -28,12 +28,12 @@ func FindMoment(looks []Look) (at, before int, late bool) {
 }
 
 // OpensData reports whether a look is the open of a file that counts as data.
-func OpensData(l Look) bool {
-	return l.Op == tracer.LookOpen && !l.Input && fileSize(l.Path) >= dataSize
+func OpensData(l Access) bool {
+	return l.Op == tracer.AccessOpen && !l.Input && fileSize(l.Path) >= dataSize
 }
 
-// StampLook describes the part of a file that a tool has looked at.
-func StampLook(l Look) (Stamp, error) { return lookStamp(l) }
+// StampAccess describes the part of a file that a tool has looked at.
+func StampAccess(l Access) (Stamp, error) { return lookStamp(l) }
 
 // StampFile describes a file and its content.
 func StampFile(path string) (Stamp, error) { return stampFile(path) }
@@ -64,8 +64,8 @@ func CanTrace() (hint string, err error) {
 }
 
 // OfOthers reports whether a look is at something that belongs to neither the task nor the
-// process, and so to a fingerprint. It returns the look as StampLook needs it.
-func OfOthers(l Look) (Look, bool) {
+// process, and so to a fingerprint. It returns the look as StampAccess needs it.
+func OfOthers(l Access) (Access, bool) {
 	if isFact(l) {
 		return asFact(l), true
 	}
@@ -93,8 +93,8 @@ func ReadAhead(pages *os.File) (single bool, read func(), err error) {
 	return p.single(), p.run, nil
 }
 
-// LastWords returns the last line of a text of messages, shortened if it is long.
-func LastWords(text string) string {
+// LastLine returns the last line of a text of messages, shortened if it is long.
+func LastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return clip(lines[len(lines)-1], 300)
 }

@@ -176,7 +176,7 @@ type Process struct {
 
 	supervisor  *supervisorHandle
 	supervisors *supervisors
-	looks       []look // of a watched tool; valid once Wait has returned
+	looks       []access // of a watched tool; valid once Wait has returned
 	tracing     time.Duration
 	watch       *inputWatch
 	done        chan event

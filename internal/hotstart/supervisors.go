@@ -107,7 +107,7 @@ type supervisorHandle struct {
 	dir   string // of its task or template
 	turn  int
 	held  templateInfo
-	looks []look // of the template's tool
+	looks []access // of the template's tool
 
 	ready chan event    // first event of the role
 	over  chan struct{} // closed when the supervisor waits for its next task, or has ended

@@ -139,15 +139,15 @@ func (s *supervisor) untilReady(pid int, ready func(int) (bool, error)) error {
 
 // changes reports whether a call makes, writes or changes a file outside the tool's
 // directory, or makes a socket or other state of the kernel.
-func (s *supervisor) changes(l *tracer.Look) bool {
+func (s *supervisor) changes(l *tracer.Access) bool {
 	switch {
-	case l.Op == tracer.LookSocket:
+	case l.Op == tracer.AccessSocket:
 		return true
-	case l.Op == tracer.LookState:
+	case l.Op == tracer.AccessState:
 		return true
-	case l.Op == tracer.LookChange && l.Target != "" && s.outside(l.Target):
+	case l.Op == tracer.AccessChange && l.Target != "" && s.outside(l.Target):
 		return true
-	case l.Op != tracer.LookWrite && l.Op != tracer.LookChange || !s.outside(l.Path):
+	case l.Op != tracer.AccessWrite && l.Op != tracer.AccessChange || !s.outside(l.Path):
 		return false
 	}
 	return !slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty"}, l.Path) && !below(l.Path, "/proc")

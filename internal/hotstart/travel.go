@@ -142,10 +142,10 @@ func readTraveller(dir string) (*Snapshot, error) {
 	return s, nil
 }
 
-// Needs returns the digests of the trees with the data of an exported snapshot, each once.
+// RequiredTrees returns the digests of the trees with the data of an exported snapshot, each once.
 // Before Import they must be mounted at the same paths as on the machine where the
 // snapshot was made.
-func Needs(dir string) ([]string, error) {
+func RequiredTrees(dir string) ([]string, error) {
 	s, err := readTraveller(dir)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ type NodeTool struct {
 
 // ReadNode sums up the starts since a time.
 func ReadNode(since time.Time) (*Node, error) {
-	here := calls.Here()
+	here := calls.ThisMachine()
 	n := &Node{Node: here.Name(), Since: since, Tools: []NodeTool{}}
 	at := map[string]int{}
 	err := calls.Starts(since, func(s calls.Start) {

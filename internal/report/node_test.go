@@ -20,7 +20,7 @@ func TestNode(t *testing.T) {
 		{Tool: "bwa", Start: "hot", Saved: 2, Bytes: 1 << 30},
 		{Tool: "STAR", Start: "cold", Why: "second"},
 	} {
-		calls.Note(s)
+		calls.RecordStart(s)
 	}
 	// A machine that shares the home directory has starts of its own.
 	f, err := os.OpenFile(filepath.Join(dir, "calls/starts.jsonl"), os.O_WRONLY|os.O_APPEND, 0)

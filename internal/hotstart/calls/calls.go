@@ -205,15 +205,15 @@ func openDir() (string, error) {
 	return dir, owner.Private(dir)
 }
 
-// Off reports whether the user has switched hot starts off.
-func Off() bool { return os.Getenv("PREMIX_HOT") == "off" }
+// Disabled reports whether the user has switched hot starts off.
+func Disabled() bool { return os.Getenv("PREMIX_HOT") == "off" }
 
 // Decide decides how a call starts, and records the call. An error comes from the state or
 // from a description of the tool; the call then starts cold.
 func Decide(c Call) (Plan, error) { return decide(c, true) }
 
-// Look decides on a call and notes nothing.
-func Look(c Call) (Plan, error) { return decide(c, false) }
+// Preview decides on a call and notes nothing.
+func Preview(c Call) (Plan, error) { return decide(c, false) }
 
 func decide(c Call, note bool) (Plan, error) {
 	tool, err := tools.Find(c.Argv[0])
@@ -420,9 +420,9 @@ func update(key string, change func(*form)) error {
 	return save(path, f)
 }
 
-// Trying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
+// RecordTrying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
 // Cold is called, this counts as a failed preparation, since its process may be killed.
-func Trying(key string, c Call) error {
+func RecordTrying(key string, c Call) error {
 	return update(key, func(f *form) {
 		if f.Tool == "" { // it is prepared before it is called
 			f.Tool, f.Argv, f.Exe, f.Last = filepath.Base(c.Argv[0]), c.Argv, stampOf(c.Exe), time.Now().UTC()
@@ -432,30 +432,30 @@ func Trying(key string, c Call) error {
 	})
 }
 
-// Failed records why a preparation failed. It is tried again later.
-func Failed(key, reason string) error {
+// RecordFailed records why a preparation failed. It is tried again later.
+func RecordFailed(key, reason string) error {
 	return update(key, func(f *form) { f.Reason = reason })
 }
 
-// Kept notes that a preparation failed for a call, and that there still is a snapshot for other
+// RecordKept notes that a preparation failed for a call, and that there still is a snapshot for other
 // calls of its form. They start hot, and none is prepared for a while.
-func Kept(key string) error {
+func RecordKept(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Tries = ready, "", min(f.Tries, maxTries-1) })
 }
 
-// Ready notes that there is a snapshot of a form.
-func Ready(key string) error {
+// RecordReady notes that there is a snapshot of a form.
+func RecordReady(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
 }
 
-// Cold records why calls of a form start cold.
-func Cold(key, reason string) error {
+// RecordCold records why calls of a form start cold.
+func RecordCold(key, reason string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
 }
 
-// Missed records that a ready form does not have a snapshot for a call, and reports whether
+// RecordMissed records that a ready form does not have a snapshot for a call, and reports whether
 // to prepare one.
-func Missed(key string) (prepare bool) {
+func RecordMissed(key string) (prepare bool) {
 	err := update(key, func(f *form) {
 		if prepare = !f.waits(); prepare {
 			f.State = unprepared

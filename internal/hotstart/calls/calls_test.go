@@ -53,7 +53,7 @@ func TestForm(t *testing.T) {
 	if first.Hot || first.Prepare || first.Key == "" {
 		t.Errorf("first call: %+v", first)
 	}
-	if p, err := Look(call(t, "bwa mem ref b_1.fq b_2.fq")); err != nil || !p.Prepare {
+	if p, err := Preview(call(t, "bwa mem ref b_1.fq b_2.fq")); err != nil || !p.Prepare {
 		t.Errorf("%+v, %v", p, err)
 	}
 	second := plan(t, call(t, "bwa mem ref b_1.fq b_2.fq"))
@@ -62,27 +62,27 @@ func TestForm(t *testing.T) {
 	}
 	preparing, err := Lock()
 	must(t, err)
-	must(t, Trying(second.Key, call(t, "bwa mem ref b_1.fq b_2.fq")))
+	must(t, RecordTrying(second.Key, call(t, "bwa mem ref b_1.fq b_2.fq")))
 	if p := plan(t, call(t, "bwa mem ref c_1.fq c_2.fq")); p.Hot || p.Prepare {
 		t.Errorf("while a snapshot is prepared: %+v", p)
 	}
 	must(t, preparing.Close())
-	must(t, Ready(second.Key))
+	must(t, RecordReady(second.Key))
 	p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq"))
 	if !p.Hot || len(p.Words) != 2 || p.Words[0].Role != tools.Input {
 		t.Errorf("with a snapshot: %+v", p)
 	}
-	if !Missed(p.Key) {
+	if !RecordMissed(p.Key) {
 		t.Error("a form whose snapshot has gone is not prepared")
 	}
-	must(t, Trying(p.Key, call(t, "bwa mem ref d_1.fq d_2.fq")))
-	must(t, Kept(p.Key))
+	must(t, RecordTrying(p.Key, call(t, "bwa mem ref d_1.fq d_2.fq")))
+	must(t, RecordKept(p.Key))
 	for range 2 {
-		if p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq")); !p.Hot || Missed(p.Key) {
+		if p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq")); !p.Hot || RecordMissed(p.Key) {
 			t.Errorf("with a snapshot for other calls: %+v, or it is prepared again at once", p)
 		}
 	}
-	must(t, Cold(p.Key, "it is cold"))
+	must(t, RecordCold(p.Key, "it is cold"))
 	if p := plan(t, call(t, "bwa mem ref e_1.fq e_2.fq")); p.Hot || p.Prepare || p.Reason != "it is cold" {
 		t.Errorf("cold: %+v", p)
 	}
@@ -136,7 +136,7 @@ func TestLateEnv(t *testing.T) {
 	if got := strings.Join(p.LateEnv, " "); got != "PWD SAMPLE SLURM_JOB_ID" || !p.Prepare {
 		t.Errorf("late: %s, %+v", got, p)
 	}
-	must(t, Ready(p.Key))
+	must(t, RecordReady(p.Key))
 	if p := plan(t, call(t, "bwa mem ref s3_1.fq", "SAMPLE=secret-s3", "LANG=C", "MODE=1")); !p.Hot {
 		t.Errorf("%+v", p)
 	}
@@ -178,8 +178,8 @@ func TestTries(t *testing.T) {
 	plan(t, c)
 	key := plan(t, c).Key
 	for n := range maxTries {
-		must(t, Trying(key, c))
-		must(t, Failed(key, "a reason"))
+		must(t, RecordTrying(key, c))
+		must(t, RecordFailed(key, "a reason"))
 		if plan(t, c).Prepare {
 			t.Fatalf("it is prepared at once after try %d", n+1)
 		}
@@ -188,12 +188,12 @@ func TestTries(t *testing.T) {
 			t.Fatalf("prepared long after try %d: %v", n+1, got)
 		}
 	}
-	must(t, Cold(key, "no"))
+	must(t, RecordCold(key, "no"))
 	must(t, os.WriteFile(c.Exe, []byte("new"), 0o755))
 	if !plan(t, c).Prepare {
 		t.Error("a program that has changed is not tried again")
 	}
-	must(t, Cold(key, "no"))
+	must(t, RecordCold(key, "no"))
 	must(t, update(key, func(f *form) { f.Since = f.Since.Add(-retryAge) }))
 	if !plan(t, c).Prepare {
 		t.Error("a form that was cold for a week is not tried again")
@@ -213,7 +213,7 @@ func TestKilled(t *testing.T) {
 	for range maxFirst {
 		l, err := Lock()
 		must(t, err)
-		must(t, Trying(p.Key, c))
+		must(t, RecordTrying(p.Key, c))
 		if p := plan(t, c); p.Prepare {
 			t.Errorf("while a process prepares: %+v", p)
 		}
@@ -222,7 +222,7 @@ func TestKilled(t *testing.T) {
 			t.Errorf("after the process was killed: %+v", p)
 		}
 	}
-	must(t, Trying(p.Key, c))
+	must(t, RecordTrying(p.Key, c))
 	if p := plan(t, c); p.Prepare {
 		t.Errorf("after %d tries: %+v", maxFirst+1, p)
 	}
@@ -381,7 +381,7 @@ func TestStarts(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 25 {
-				Note(Start{Tool: "bwa", Start: "hot", Saved: 1, Bytes: 2})
+				RecordStart(Start{Tool: "bwa", Start: "hot", Saved: 1, Bytes: 2})
 			}
 		})
 	}
@@ -416,8 +416,8 @@ func TestStarts(t *testing.T) {
 		must(t, err)
 	}
 	must(t, f.Close())
-	Note(Start{Tool: "bwa", Start: "hot", Saved: 1})
-	Note(Start{Tool: "bwa", Start: "hot", Saved: 1})
+	RecordStart(Start{Tool: "bwa", Start: "hot", Saved: 1})
+	RecordStart(Start{Tool: "bwa", Start: "hot", Saved: 1})
 	if n := sum(time.Time{}); n != 202 {
 		t.Errorf("%d starts of 202 in two tables", n)
 	}
@@ -428,7 +428,7 @@ func TestStarts(t *testing.T) {
 
 // The process beside a call holds no pipe of the call, and is no child of its program.
 func TestBeside(t *testing.T) {
-	if Beside() {
+	if RunBeside() {
 		t.Fatal("this process was not started beside a call")
 	}
 	home(t)
@@ -458,7 +458,7 @@ func TestBeside(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	if Beside() {
+	if RunBeside() {
 		return
 	}
 	switch os.Getenv("CALLS_TEST") {

@@ -28,14 +28,14 @@ const besideName = "premix-beside"
 // Shim is the main function of a shim. It executes the next program of its name on PATH,
 // directly or through premix. It returns only with an error.
 func Shim() error {
-	if Beside() {
+	if RunBeside() {
 		return nil
 	}
 	name := shimName()
 	if name == ShimName {
 		return errors.New("premix-shim has to be called by the name of a tool\nhint: premix shim TOOL makes a directory for PATH")
 	}
-	exe, err := Program(name)
+	exe, err := FindProgram(name)
 	if err != nil {
 		return err
 	}
@@ -44,11 +44,11 @@ func Shim() error {
 		c.Argv[0] = exe
 	}
 	premix := premixProgram()
-	if Off() || premix == "" {
-		return Plain(c)
+	if Disabled() || premix == "" {
+		return RunPlain(c)
 	}
 	if c.Dir, err = os.Getwd(); err != nil {
-		return Plain(c)
+		return RunPlain(c)
 	}
 	c.Around = around.Own()
 	// A call whose state cannot be read starts cold, with the reason in its record.
@@ -62,8 +62,8 @@ func Shim() error {
 			p.Reason = err.Error()
 		}
 	}
-	Note(Start{Tool: name, Start: "cold", Why: p.Reason})
-	return Plain(c)
+	RecordStart(Start{Tool: name, Start: "cold", Why: p.Reason})
+	return RunPlain(c)
 }
 
 // shimName returns the name by which this shim was executed. Argument 0 may be another text,
@@ -84,15 +84,15 @@ func premixProgram() string {
 			return path
 		}
 	}
-	path, err := Program("premix")
+	path, err := FindProgram("premix")
 	if err != nil {
 		return ""
 	}
 	return path
 }
 
-// Plain executes a command in place of this process. It returns only with an error.
-func Plain(c Call) error {
+// RunPlain executes a command in place of this process. It returns only with an error.
+func RunPlain(c Call) error {
 	around.Restore()
 	err := syscall.Exec(c.Exe, c.Argv, c.Env)
 	if errors.Is(err, syscall.ENOEXEC) {
@@ -113,9 +113,9 @@ func (e *NotFound) Hint() string { return "install it, or add its directory to P
 // ExitCode implements exit.Coded.
 func (*NotFound) ExitCode() exit.Code { return exit.Usage }
 
-// Program returns the path of a program: of a name without a slash the first on PATH that
+// FindProgram returns the path of a program: of a name without a slash the first on PATH that
 // is not a shim.
-func Program(name string) (string, error) {
+func FindProgram(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !isProgram(name) {
 			return "", &NotFound{name}
@@ -198,7 +198,7 @@ func Prepare(premix string, c Call, p Plan) Plan {
 		return p
 	}
 	execute(premix, command, c, nil)
-	if now, err := Look(c); err == nil {
+	if now, err := Preview(c); err == nil {
 		now.Prepare = false
 		return now
 	}
@@ -265,9 +265,9 @@ func besideFiles() (files []uintptr, end func(), err error) {
 // closed is a descriptor that syscall.ForkExec closes in the child.
 const closed = ^uintptr(0)
 
-// Beside starts the program of a process that runs during a call, if this process was
+// RunBeside starts the program of a process that runs during a call, if this process was
 // started for that purpose, and reports whether it was.
-func Beside() bool {
+func RunBeside() bool {
 	if len(os.Args) < 3 || os.Args[0] != besideName {
 		return false
 	}

@@ -34,8 +34,8 @@ const startsName, olderName = "starts.jsonl", "starts.1.jsonl"
 // Machine identifies a machine in records of starts.
 type Machine struct{ name, boot string }
 
-// Here returns this machine. Where something of it is unknown, it is empty.
-func Here() Machine {
+// ThisMachine returns this machine. Where something of it is unknown, it is empty.
+func ThisMachine() Machine {
 	var m Machine
 	m.name, _ = os.Hostname()
 	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
@@ -53,15 +53,15 @@ func (m Machine) Has(s Start) bool {
 	return s.Node == m.name || s.Boot != "" && s.Boot == m.boot
 }
 
-// Note appends the record of a start to the user's table. It is best effort: a table that
+// RecordStart appends the record of a start to the user's table. It is best effort: a table that
 // cannot be written keeps no command from running.
-func Note(s Start) {
+func RecordStart(s Start) {
 	dir, err := openDir()
 	if err != nil {
 		return
 	}
 	s.Time = time.Now().UTC()
-	here := Here()
+	here := ThisMachine()
 	s.Node, s.Boot = here.name, here.boot
 	line, err := json.Marshal(s)
 	if err != nil {

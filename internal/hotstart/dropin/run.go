@@ -26,7 +26,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
 	var err error
 	if c.Exe == "" {
-		if c.Exe, err = calls.Program(argv[0]); err != nil {
+		if c.Exe, err = calls.FindProgram(argv[0]); err != nil {
 			return c, err
 		}
 	}
@@ -47,12 +47,12 @@ func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 // Run runs a command in place of this process, hot where a snapshot serves it. It returns
 // only with an error. A call that is noted has been decided on by a shim.
 func Run(c calls.Call, noted bool) error {
-	if calls.Off() {
-		return calls.Plain(c)
+	if calls.Disabled() {
+		return calls.RunPlain(c)
 	}
 	decide := calls.Decide
 	if noted {
-		decide = calls.Look
+		decide = calls.Preview
 	}
 	// The reason is in the plan too.
 	p, _ := decide(c)
@@ -66,11 +66,11 @@ func Run(c calls.Call, noted bool) error {
 	}
 	if p.Hot {
 		p.Reason = start(c, p)
-		p.Prepare, p.First = err == nil && calls.Missed(p.Key), false
+		p.Prepare, p.First = err == nil && calls.RecordMissed(p.Key), false
 		calls.Prepare(self, c, p)
 	}
-	calls.Note(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
-	return calls.Plain(c)
+	calls.RecordStart(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
+	return calls.RunPlain(c)
 }
 
 // through runs a script, and ends this process with the exit status of the script. The
@@ -103,7 +103,7 @@ func interrupted(err error, record calls.Start) string {
 	switch {
 	case errors.As(err, &interrupted):
 		record.Why = err.Error()
-		calls.Note(record)
+		calls.RecordStart(record)
 		fmt.Fprintf(os.Stderr, "premix: %s: %v\n", record.Tool, err)
 		os.Exit(1)
 	case err != nil:
@@ -132,7 +132,7 @@ func start(c calls.Call, p calls.Plan) string {
 		s.Close()
 		return reason
 	}
-	calls.Note(record)
+	calls.RecordStart(record)
 	inplace.End(exit)
 	return ""
 }
@@ -166,7 +166,7 @@ func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
 
 // Warm prepares a snapshot for calls of the form of c, unless the store has one.
 func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
-	p, err := calls.Look(c)
+	p, err := calls.Preview(c)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	s, _ := inplace.Find(store, e)
 	if s == nil {
 		// Until it is done, this counts as a failed preparation.
-		if err := calls.Trying(p.Key, c); err != nil {
+		if err := calls.RecordTrying(p.Key, c); err != nil {
 			return nil, err
 		}
 		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth}); ctx.Err() != nil {
@@ -194,14 +194,14 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 			if errors.As(err, &unfit) {
 				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
 				if unfit.Passing && inplace.Usable(store, e) {
-					return nil, errors.Join(err, calls.Kept(p.Key))
+					return nil, errors.Join(err, calls.RecordKept(p.Key))
 				}
 				if unfit.Passing {
-					return nil, errors.Join(err, calls.Failed(p.Key, unfit.Reason))
+					return nil, errors.Join(err, calls.RecordFailed(p.Key, unfit.Reason))
 				}
-				return nil, errors.Join(err, calls.Cold(p.Key, unfit.Reason))
+				return nil, errors.Join(err, calls.RecordCold(p.Key, unfit.Reason))
 			}
-			return nil, errors.Join(err, calls.Failed(p.Key, err.Error()))
+			return nil, errors.Join(err, calls.RecordFailed(p.Key, err.Error()))
 		}
 	}
 	defer s.Close()
@@ -213,9 +213,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	}
 	if slices.ContainsFunc(removed, func(r *inplace.Snapshot) bool { return r.ID == s.ID }) {
 		reason := fmt.Sprintf("its snapshot takes %s, and the quota is %s", units.Size(size), units.Size(set.Quota))
-		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.Cold(p.Key, reason))
+		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.RecordCold(p.Key, reason))
 	}
-	return s, calls.Ready(p.Key)
+	return s, calls.RecordReady(p.Key)
 }
 
 // humble makes the kernel kill this process before the tool if memory runs out. If the
@@ -257,7 +257,7 @@ func Why(c calls.Call) (*Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := calls.Look(c)
+	p, err := calls.Preview(c)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func Why(c calls.Call) (*Explanation, error) {
 	}
 	x.LateEnv, x.Reason = p.LateEnv, p.Reason
 	switch {
-	case calls.Off():
+	case calls.Disabled():
 		x.Reason = "PREMIX_HOT is off"
 	case p.Hot:
 		store, err := inplace.DefaultStore()

@@ -61,7 +61,7 @@ func ReadStatus(quota int64) (*Status, error) {
 		st.Snapshots = append(st.Snapshots, Snapshot{ID: s.ID, Tool: filepath.Base(s.Argv[0]), Argv: s.Argv, Bytes: s.Bytes(), Used: s.Used(), Created: s.Created})
 		st.Bytes += st.Snapshots[at[s.ID]].Bytes
 	}
-	here := calls.Here()
+	here := calls.ThisMachine()
 	err = calls.Starts(time.Time{}, func(r calls.Start) {
 		if i, ok := at[r.ID]; ok && r.Start == string(hotstart.Hot) {
 			st.Snapshots[i].Starts++

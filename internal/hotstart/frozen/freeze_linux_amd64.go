@@ -344,7 +344,7 @@ func (f *freezer) threads() error {
 			return err
 		}
 		t.RseqAddress, t.RseqSize, t.RseqSig = rseq.Address, rseq.Size, rseq.Signature
-		robust, err := f.p.Robust(tid)
+		robust, err := f.p.RobustList(tid)
 		if err != nil {
 			return err
 		}

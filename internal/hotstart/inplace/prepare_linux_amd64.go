@@ -327,14 +327,16 @@ func (p *preparation) runCold(name string) error {
 		return err
 	}
 	if t.exit.ExitStatus() != 0 {
-		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastWords(string(t.stdout[2])))
+		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastLine(string(t.stdout[2])))
 	}
 	at, before, late := hotstart.FindMoment(t.looks)
 	if at < 0 {
 		return unfit("it does not read its input")
 	}
 	p.data, p.snap.Loaded = before, t.came[at].Seconds()
-	p.asks = !slices.ContainsFunc(t.looks[:at], func(l hotstart.Look) bool { return l.Input && (l.Op == tracer.LookOpen || l.Op == tracer.LookRead) })
+	p.asks = !slices.ContainsFunc(t.looks[:at], func(l hotstart.Access) bool {
+		return l.Input && (l.Op == tracer.AccessOpen || l.Op == tracer.AccessRead)
+	})
 	p.log("the probe took %v to reach its input", t.came[at].Round(time.Millisecond))
 	switch {
 	case t.came[at] < p.opt.Worth:
@@ -484,7 +486,7 @@ func (p *preparation) late(t *trial) []string {
 		all = append(all, t.streamed[fd]...)
 	}
 	cpus := tracer.OwnCPUs()
-	if e := t.overlay.Elsewhere; e != nil {
+	if e := t.overlay.FakeHost; e != nil {
 		cpus = e.CPUs(cpus)
 	}
 	return append(all, string(cpus), t.dir)
@@ -775,10 +777,10 @@ func (p *preparation) fingerprint(paths []string) error {
 	var relative []hotstart.Stamp
 	for _, l := range t.looks {
 		l, ok := hotstart.OfOthers(l)
-		if !ok || whole[l.Path] && t.relative[l.Path] == "" || p.snap.Refused != "" && l.Op == tracer.LookFact {
+		if !ok || whole[l.Path] && t.relative[l.Path] == "" || p.snap.Refused != "" && l.Op == tracer.AccessFact {
 			continue
 		}
-		s, err := hotstart.StampLook(l)
+		s, err := hotstart.StampAccess(l)
 		if err != nil {
 			return err
 		}
@@ -830,7 +832,7 @@ func (p *preparation) prove() error {
 		return err
 	}
 	if t.exit != p.cold.exit {
-		return unfit("its end differs from a cold start (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
+		return unfit("its end differs from a cold start (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastLine(string(t.stdout[2])))
 	}
 	difference, err := compareTrials(p.cold, t, inOrder)
 	if err != nil || difference == "" {

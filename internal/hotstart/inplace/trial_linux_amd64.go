@@ -53,7 +53,7 @@ type trial struct {
 	base    frozen.Base
 	changed bool // another program took the place of the first
 
-	looks    []hotstart.Look
+	looks    []hotstart.Access
 	came     map[int]time.Duration // index of a look into an input -> when it came
 	started  time.Time             // of the execution, with its first instruction or the start from a snapshot
 	ended    time.Time
@@ -154,7 +154,7 @@ func (t *trial) layOut() error {
 			if t.stats[k], err = statBytes(here); err != nil {
 				return err
 			}
-			if e := t.overlay.Elsewhere; e != nil {
+			if e := t.overlay.FakeHost; e != nil {
 				var st unix.Stat_t
 				if err := unix.Stat(here, &st); err != nil {
 					return &os.PathError{Op: "stat", Path: here, Err: err}
@@ -440,7 +440,7 @@ func (t *trial) watch(ctx context.Context) error {
 	}
 }
 
-func (t *trial) handle(tid int, st unix.WaitStatus) (*tracer.Look, error) {
+func (t *trial) handle(tid int, st unix.WaitStatus) (*tracer.Access, error) {
 	exec := int(st)>>16 == unix.PTRACE_EVENT_EXEC
 	if exec && tid == t.pid {
 		t.changed = true
@@ -492,7 +492,7 @@ func (t *trial) temporary(path string) string {
 }
 
 // intoTemporary redirects a look at a temporary file.
-func (t *trial) intoTemporary(l *tracer.Look, path, here string, changes bool) (bool, error) {
+func (t *trial) intoTemporary(l *tracer.Access, path, here string, changes bool) (bool, error) {
 	if here == "" || t.stop {
 		return false, nil // a started process would not find files that were made before the stop
 	}
@@ -515,7 +515,7 @@ func makeParent(path, here string) error {
 }
 
 // note keeps a look.
-func (t *trial) note(k hotstart.Look) {
+func (t *trial) note(k hotstart.Access) {
 	if k.Input {
 		t.came[len(t.looks)] = time.Since(t.started)
 	}
@@ -537,15 +537,15 @@ const (
 
 // read answers a use of the descriptor of an open input, and reports whether the tool must
 // be held there.
-func (t *trial) read(l *tracer.Look) (stop bool, err error) {
+func (t *trial) read(l *tracer.Access) (stop bool, err error) {
 	word := t.inputAt(l.Path)
 	if word < 0 {
 		return false, nil // the descriptor is another file's now
 	}
-	if l.Op == tracer.LookRead {
-		t.note(hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: l.Path, Input: true})
+	if l.Op == tracer.AccessRead {
+		t.note(hotstart.Access{Process: tracer.Process(l.Tid), Op: l.Op, Path: l.Path, Input: true})
 	}
-	if l.Op == tracer.LookRead && t.due() || !t.stop {
+	if l.Op == tracer.AccessRead && t.due() || !t.stop {
 		return t.due(), nil
 	}
 	offset, length, ok, err := t.overlay.Part(l)
@@ -575,26 +575,26 @@ func (t *trial) inputAt(path string) int {
 }
 
 // decide answers a look, and reports whether the tool must be held there.
-func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
-	k := hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
+func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
+	k := hotstart.Access{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	switch {
-	case l.Op == tracer.LookRead && l.Descriptor == 0:
+	case l.Op == tracer.AccessRead && l.Descriptor == 0:
 		if t.reads {
 			return false, nil
 		}
 		t.reads = true
-		t.note(hotstart.Look{Process: k.Process, Op: l.Op, Path: "standard input", Input: true})
+		t.note(hotstart.Access{Process: k.Process, Op: l.Op, Path: "standard input", Input: true})
 		if t.stop && !t.due() {
 			return false, unfit("it reads its standard input before it has loaded its data")
 		}
 		return t.stop, nil
-	case l.Op == tracer.LookRead || l.Op == tracer.LookShare:
+	case l.Op == tracer.AccessRead || l.Op == tracer.AccessShare:
 		return t.read(l)
-	case l.Op == tracer.LookSocket:
+	case l.Op == tracer.AccessSocket:
 		return false, t.socket(l)
-	case l.Op == tracer.LookFact, l.Op == tracer.LookState, l.Op == tracer.LookSystem, l.Op == tracer.LookAttributes:
+	case l.Op == tracer.AccessFact, l.Op == tracer.AccessState, l.Op == tracer.AccessSystem, l.Op == tracer.AccessAttributes:
 		return false, t.asked(k)
-	case l.Op == tracer.LookChange && l.Path == "":
+	case l.Op == tracer.AccessChange && l.Path == "":
 		return false, unfit("it changes a file that it names by a descriptor")
 	case l.Path == "":
 		return false, nil
@@ -602,7 +602,7 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		return false, t.move(l)
 	}
 	name := t.name(k.Path)
-	changes := l.Op == tracer.LookWrite || l.Op == tracer.LookChange
+	changes := l.Op == tracer.AccessWrite || l.Op == tracer.AccessChange
 	if changes && name.Word > -2 && !t.contains(t.here(name)) {
 		return false, unfit("it writes to %s through a link", k.Path)
 	}
@@ -613,7 +613,7 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		if changes && t.call.Words[name.Word].Role == Input {
 			return false, unfit("it writes to %s, which is an input", t.words[name.Word]+name.Rest)
 		}
-		into := l.Op == tracer.LookOpen && t.inputs[name.Word] != "" && name.Rest == ""
+		into := l.Op == tracer.AccessOpen && t.inputs[name.Word] != "" && name.Rest == ""
 		k.Input = into
 		if into {
 			t.note(k)
@@ -627,13 +627,13 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 		switch {
 		case into && t.guard == nil:
 			return false, t.overlay.Follow(l, t.here(name))
-		case l.Op == tracer.LookStat && t.overlay.Elsewhere != nil: // it has the result altered
+		case l.Op == tracer.AccessStat && t.overlay.FakeHost != nil: // it has the result altered
 		case below:
 			return false, nil
 		}
 		return false, t.overlay.Redirect(l, t.here(name), "")
 	case below && exists(k.Path) && !(changes && t.given[k.Path]):
-		if t.stop && l.Op == tracer.LookOpen && kindAt(k.Path) == "dir" {
+		if t.stop && l.Op == tracer.AccessOpen && kindAt(k.Path) == "dir" {
 			return false, unfit("it lists a directory below its working directory")
 		}
 		return false, nil
@@ -676,13 +676,13 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 var varied = []string{tracer.FactHost, tracer.FactProcessors, tracer.FactNice}
 
 // asked notes a question of the tool about the machine, the process or a file.
-func (t *trial) asked(l hotstart.Look) error {
+func (t *trial) asked(l hotstart.Access) error {
 	switch {
-	case l.Op == tracer.LookState:
+	case l.Op == tracer.AccessState:
 		return unfit("it has used %s", l.Path)
-	case l.Op == tracer.LookSystem, slices.Contains(varied, l.Path), strings.HasPrefix(l.Path, tracer.FactLimit):
+	case l.Op == tracer.AccessSystem, slices.Contains(varied, l.Path), strings.HasPrefix(l.Path, tracer.FactLimit):
 		return nil
-	case l.Op == tracer.LookAttributes && (t.name(l.Path).Word > -2 || hotstart.Below(l.Path, t.scratch)):
+	case l.Op == tracer.AccessAttributes && (t.name(l.Path).Word > -2 || hotstart.Below(l.Path, t.scratch)):
 		return unfit("it asks for the extended attributes of %s before it has loaded its data", t.name(l.Path).in(t.call.Dir, t.call.words()))
 	case l.Path != ".":
 		t.note(l)
@@ -716,7 +716,7 @@ func (t *trial) contains(path string) bool {
 
 // socket answers a call that makes a socket. Another machine, or a service of this one,
 // must not hear of a trial.
-func (t *trial) socket(l *tracer.Look) error {
+func (t *trial) socket(l *tracer.Access) error {
 	family, err := t.overlay.Family(l)
 	if err != nil {
 		return err
@@ -728,7 +728,7 @@ func (t *trial) socket(l *tracer.Look) error {
 }
 
 // move answers a call that renames or links a file.
-func (t *trial) move(l *tracer.Look) error {
+func (t *trial) move(l *tracer.Access) error {
 	if t.stop {
 		return unfit("it renames or links files before its input")
 	}
@@ -797,7 +797,7 @@ func (t *trial) end() {
 func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) error {
 	t.overlay = tracer.NewOverlay()
 	if t.stop && t.number > 0 {
-		t.overlay.Elsewhere = &tracer.Elsewhere{Number: t.number, Files: map[[2]uint64]bool{}}
+		t.overlay.FakeHost = &tracer.FakeHost{Number: t.number, Files: map[[2]uint64]bool{}}
 	}
 	t.early, t.relative, t.stats, t.came = map[string]early{}, map[string]string{}, map[int][]byte{}, map[int]time.Duration{}
 	if err := t.layOut(); err != nil {

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// elsewhereCalls are the system calls that Elsewhere answers.
-var elsewhereCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID, unix.SYS_UNAME,
+// fakeHostCalls are the system calls that Elsewhere answers.
+var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID, unix.SYS_UNAME,
 	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
 
 // An Elsewhere answers a process that asks for its parent, its process group, its session,
 // its priority, the name of the machine, its processors or a file system, or for the device,
 // the owner or the blocks of one of Files. The answers differ from the kernel's: a tool that
 // keeps one of them has another memory than under the kernel.
-type Elsewhere struct {
+type FakeHost struct {
 	Number int                // another number has other answers about Files and processors
 	Files  map[[2]uint64]bool // device and inode
 }
@@ -29,7 +29,7 @@ type Elsewhere struct {
 var statCalls = map[uint64]int{unix.SYS_STAT: 1, unix.SYS_LSTAT: 1, unix.SYS_FSTAT: 1, unix.SYS_NEWFSTATAT: 2}
 
 // mask returns bits for a property of a file. No byte of them is zero.
-func (e *Elsewhere) mask(property int) uint64 {
+func (e *FakeHost) mask(property int) uint64 {
 	h := uint64(e.Number*8+property+1) * 0x9e3779b97f4a7c15
 	return (h ^ h>>29) | 0x0101010101010101
 }
@@ -44,7 +44,7 @@ const (
 // Restat changes a struct stat as a process gets it for a file of Files: the device, the
 // owner and the blocks. byName is false for a stat of a descriptor, whose block size is left:
 // by it the C library chooses the size of a buffer.
-func (e *Elsewhere) Restat(b []byte, byName bool) {
+func (e *FakeHost) Restat(b []byte, byName bool) {
 	change := func(from, to int, mask uint64) {
 		var m [8]byte
 		binary.NativeEndian.PutUint64(m[:], mask)
@@ -65,7 +65,7 @@ func (e *Elsewhere) Restat(b []byte, byName bool) {
 
 // restat changes the result of a stat, or of statx(2), that a thread has made with some
 // arguments and without an error.
-func (e *Elsewhere) restat(tid int, nr uint64, args [6]uint64) error {
+func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 	p := &Proc{Pid: tid}
 	if nr == unix.SYS_STATX {
 		var st unix.Statx_t
@@ -97,7 +97,7 @@ func (e *Elsewhere) restat(tid int, nr uint64, args [6]uint64) error {
 
 // CPUs returns a set of processors (sched_getaffinity(2)) as a process gets it: with as many
 // processors, and others.
-func (e *Elsewhere) CPUs(set []byte) []byte {
+func (e *FakeHost) CPUs(set []byte) []byte {
 	other := make([]byte, len(set))
 	shift := 3 * e.Number % (8 * max(len(set), 1))
 	for i, b := range set {
@@ -110,7 +110,7 @@ func (e *Elsewhere) CPUs(set []byte) []byte {
 }
 
 // affinity answers sched_getaffinity(2).
-func (e *Elsewhere) affinity(p *Proc, r *unix.PtraceRegs) (size uint64, ok bool) {
+func (e *FakeHost) affinity(p *Proc, r *unix.PtraceRegs) (size uint64, ok bool) {
 	set := OwnCPUs()
 	if r.Rsi < uint64(len(set)) || r.Rsi%8 != 0 {
 		return 0, false
@@ -140,7 +140,7 @@ const (
 
 // answer answers a call for a thread that is stopped at its entry. It leaves calls that
 // concern other processes to the kernel, and calls that the kernel would refuse.
-func (e *Elsewhere) answer(tid int, r *unix.PtraceRegs) error {
+func (e *FakeHost) answer(tid int, r *unix.PtraceRegs) error {
 	var result uint64
 	own := r.Rdi == 0 || int(r.Rdi) == tgid(tid)
 	p := &Proc{Pid: tid}

@@ -23,9 +23,9 @@ var facts = map[uint64]string{
 
 // attributes are the calls that return extended attributes or the file system of a file:
 // by a path, or by a descriptor.
-var attributes = map[uint64]LookOp{
-	unix.SYS_GETXATTR: LookAttributes, unix.SYS_LGETXATTR: LookAttributes, unix.SYS_LISTXATTR: LookAttributes, unix.SYS_LLISTXATTR: LookAttributes,
-	unix.SYS_FGETXATTR: LookAttributes, unix.SYS_FLISTXATTR: LookAttributes, unix.SYS_STATFS: LookSystem, unix.SYS_FSTATFS: LookSystem,
+var attributes = map[uint64]AccessOp{
+	unix.SYS_GETXATTR: AccessAttributes, unix.SYS_LGETXATTR: AccessAttributes, unix.SYS_LISTXATTR: AccessAttributes, unix.SYS_LLISTXATTR: AccessAttributes,
+	unix.SYS_FGETXATTR: AccessAttributes, unix.SYS_FLISTXATTR: AccessAttributes, unix.SYS_STATFS: AccessSystem, unix.SYS_FSTATFS: AccessSystem,
 }
 
 // byDescriptor are the calls of attributes that have a descriptor and not a path.
@@ -73,10 +73,10 @@ var sometimes = map[uint64]func(tid int, args [6]uint64) string{
 }
 
 // changing are the calls of changes, without the calls that change only the process.
-func changing(nr uint64) (look, bool) {
+func changing(nr uint64) (access, bool) {
 	switch nr {
 	case unix.SYS_CHDIR, unix.SYS_FCHDIR, unix.SYS_CHROOT:
-		return look{}, false
+		return access{}, false
 	}
 	l, ok := changes[nr]
 	return l, ok
@@ -95,9 +95,9 @@ func factCalls() []uint64 {
 }
 
 // fact describes a call of factCalls at whose entry a thread is stopped, or returns nil.
-func fact(tid int, r *unix.PtraceRegs) *Look {
+func fact(tid int, r *unix.PtraceRegs) *Access {
 	args := arguments(r)
-	l := &Look{Tid: tid, Op: LookFact}
+	l := &Access{Tid: tid, Op: AccessFact}
 	if name, ok := facts[r.Orig_rax]; ok {
 		switch r.Orig_rax {
 		case unix.SYS_GETRLIMIT:
@@ -120,13 +120,13 @@ func fact(tid int, r *unix.PtraceRegs) *Look {
 		return l
 	}
 	if call, ok := changing(r.Orig_rax); ok {
-		l.Op, l.Path = LookChange, pathOf(tid, call, r)
+		l.Op, l.Path = AccessChange, pathOf(tid, call, r)
 		if second, ok := targets[r.Orig_rax]; ok {
 			l.Target = pathOf(tid, second, r)
 		}
 		return l
 	}
-	l.Op, l.Path = LookState, states[r.Orig_rax]
+	l.Op, l.Path = AccessState, states[r.Orig_rax]
 	if when := sometimes[r.Orig_rax]; when != nil {
 		l.Path = when(tid, args)
 	}

@@ -1,37 +1,37 @@
 package tracer
 
-// Look is a system call in which a thread uses a file. The thread is stopped at the entry
+// Access is a system call in which a thread uses a file. The thread is stopped at the entry
 // of the call until the caller calls Continue or Hold.
-type Look struct {
+type Access struct {
 	Tid  int
-	Op   LookOp
+	Op   AccessOp
 	Path string // absolute; "" if it is unknown
 	// Target is the second path of a call that renames or links a file; absolute.
 	Target string
-	// Descriptor is the descriptor of a LookRead or a LookShare.
+	// Descriptor is the descriptor of a AccessRead or a AccessShare.
 	Descriptor int
 }
 
-// LookOp is the kind of a Look.
-type LookOp string
+// AccessOp is the kind of a Look.
+type AccessOp string
 
 // The kinds of looks.
 const (
-	LookOpen   LookOp = "open"   // for reading, or of a directory
-	LookWrite  LookOp = "write"  // open with write access, or create
-	LookStat   LookOp = "stat"   // stat, access and the like
-	LookLink   LookOp = "link"   // readlink
-	LookSocket LookOp = "socket" // makes a socket; no path
-	LookRead   LookOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay
-	LookShare  LookOp = "share"  // maps a followed descriptor, or makes another of it; only of an Overlay
-	LookChange LookOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay, or with Watch.Facts
+	AccessOpen   AccessOp = "open"   // for reading, or of a directory
+	AccessWrite  AccessOp = "write"  // open with write access, or create
+	AccessStat   AccessOp = "stat"   // stat, access and the like
+	AccessLink   AccessOp = "link"   // readlink
+	AccessSocket AccessOp = "socket" // makes a socket; no path
+	AccessRead   AccessOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay
+	AccessShare  AccessOp = "share"  // maps a followed descriptor, or makes another of it; only of an Overlay
+	AccessChange AccessOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay, or with Watch.Facts
 
 	// Only with Watch.Facts:
 
-	LookFact       LookOp = "fact"       // asks for one of the facts below, which Path has
-	LookAttributes LookOp = "attributes" // reads extended attributes
-	LookSystem     LookOp = "system"     // asks for the file system of a file
-	LookState      LookOp = "state"      // makes state that is not visible; Path names it
+	AccessFact       AccessOp = "fact"       // asks for one of the facts below, which Path has
+	AccessAttributes AccessOp = "attributes" // reads extended attributes
+	AccessSystem     AccessOp = "system"     // asks for the file system of a file
+	AccessState      AccessOp = "state"      // makes state that is not visible; Path names it
 )
 
 // Facts are properties of the machine or of a process. Paths below /proc and /sys are facts

@@ -28,46 +28,46 @@ func NewOverlay() *Overlay {
 
 // changes are the calls that change files by their names. The paths of the others, which
 // no program that starts needs, are in looks.
-var changes = map[uint64]look{
-	unix.SYS_MKDIR:       {LookChange, -1, 0, -1},
-	unix.SYS_MKDIRAT:     {LookChange, 0, 1, -1},
-	unix.SYS_MKNOD:       {LookChange, -1, 0, -1},
-	unix.SYS_MKNODAT:     {LookChange, 0, 1, -1},
-	unix.SYS_RENAME:      {LookChange, -1, 0, -1},
-	unix.SYS_RENAMEAT:    {LookChange, 0, 1, -1},
-	unix.SYS_RENAMEAT2:   {LookChange, 0, 1, -1},
-	unix.SYS_UNLINK:      {LookChange, -1, 0, -1},
-	unix.SYS_UNLINKAT:    {LookChange, 0, 1, -1},
-	unix.SYS_RMDIR:       {LookChange, -1, 0, -1},
-	unix.SYS_SYMLINK:     {LookChange, -1, 1, -1},
-	unix.SYS_SYMLINKAT:   {LookChange, 1, 2, -1},
-	unix.SYS_LINK:        {LookChange, -1, 0, -1},
-	unix.SYS_LINKAT:      {LookChange, 0, 1, -1},
-	unix.SYS_CHMOD:       {LookChange, -1, 0, -1},
-	unix.SYS_FCHMODAT:    {LookChange, 0, 1, -1},
-	unix.SYS_CHOWN:       {LookChange, -1, 0, -1},
-	unix.SYS_LCHOWN:      {LookChange, -1, 0, -1},
-	unix.SYS_FCHOWNAT:    {LookChange, 0, 1, -1},
-	unix.SYS_TRUNCATE:    {LookChange, -1, 0, -1},
-	unix.SYS_UTIME:       {LookChange, -1, 0, -1},
-	unix.SYS_UTIMES:      {LookChange, -1, 0, -1},
-	unix.SYS_FUTIMESAT:   {LookChange, 0, 1, -1},
-	unix.SYS_UTIMENSAT:   {LookChange, 0, 1, -1},
-	unix.SYS_SETXATTR:    {LookChange, -1, 0, -1},
-	unix.SYS_LSETXATTR:   {LookChange, -1, 0, -1},
-	unix.SYS_REMOVEXATTR: {LookChange, -1, 0, -1},
-	unix.SYS_CHDIR:       {LookChange, -1, 0, -1},
-	unix.SYS_FCHDIR:      {LookChange, -1, -1, -1},
-	unix.SYS_CHROOT:      {LookChange, -1, 0, -1},
+var changes = map[uint64]access{
+	unix.SYS_MKDIR:       {AccessChange, -1, 0, -1},
+	unix.SYS_MKDIRAT:     {AccessChange, 0, 1, -1},
+	unix.SYS_MKNOD:       {AccessChange, -1, 0, -1},
+	unix.SYS_MKNODAT:     {AccessChange, 0, 1, -1},
+	unix.SYS_RENAME:      {AccessChange, -1, 0, -1},
+	unix.SYS_RENAMEAT:    {AccessChange, 0, 1, -1},
+	unix.SYS_RENAMEAT2:   {AccessChange, 0, 1, -1},
+	unix.SYS_UNLINK:      {AccessChange, -1, 0, -1},
+	unix.SYS_UNLINKAT:    {AccessChange, 0, 1, -1},
+	unix.SYS_RMDIR:       {AccessChange, -1, 0, -1},
+	unix.SYS_SYMLINK:     {AccessChange, -1, 1, -1},
+	unix.SYS_SYMLINKAT:   {AccessChange, 1, 2, -1},
+	unix.SYS_LINK:        {AccessChange, -1, 0, -1},
+	unix.SYS_LINKAT:      {AccessChange, 0, 1, -1},
+	unix.SYS_CHMOD:       {AccessChange, -1, 0, -1},
+	unix.SYS_FCHMODAT:    {AccessChange, 0, 1, -1},
+	unix.SYS_CHOWN:       {AccessChange, -1, 0, -1},
+	unix.SYS_LCHOWN:      {AccessChange, -1, 0, -1},
+	unix.SYS_FCHOWNAT:    {AccessChange, 0, 1, -1},
+	unix.SYS_TRUNCATE:    {AccessChange, -1, 0, -1},
+	unix.SYS_UTIME:       {AccessChange, -1, 0, -1},
+	unix.SYS_UTIMES:      {AccessChange, -1, 0, -1},
+	unix.SYS_FUTIMESAT:   {AccessChange, 0, 1, -1},
+	unix.SYS_UTIMENSAT:   {AccessChange, 0, 1, -1},
+	unix.SYS_SETXATTR:    {AccessChange, -1, 0, -1},
+	unix.SYS_LSETXATTR:   {AccessChange, -1, 0, -1},
+	unix.SYS_REMOVEXATTR: {AccessChange, -1, 0, -1},
+	unix.SYS_CHDIR:       {AccessChange, -1, 0, -1},
+	unix.SYS_FCHDIR:      {AccessChange, -1, -1, -1},
+	unix.SYS_CHROOT:      {AccessChange, -1, 0, -1},
 }
 
 // targets are the calls of changes with a second path, and where they have it.
-var targets = map[uint64]look{
-	unix.SYS_RENAME:    {LookChange, -1, 1, -1},
-	unix.SYS_RENAMEAT:  {LookChange, 2, 3, -1},
-	unix.SYS_RENAMEAT2: {LookChange, 2, 3, -1},
-	unix.SYS_LINK:      {LookChange, -1, 1, -1},
-	unix.SYS_LINKAT:    {LookChange, 2, 3, -1},
+var targets = map[uint64]access{
+	unix.SYS_RENAME:    {AccessChange, -1, 1, -1},
+	unix.SYS_RENAMEAT:  {AccessChange, 2, 3, -1},
+	unix.SYS_RENAMEAT2: {AccessChange, 2, 3, -1},
+	unix.SYS_LINK:      {AccessChange, -1, 1, -1},
+	unix.SYS_LINKAT:    {AccessChange, 2, 3, -1},
 }
 
 // inputs maps each call that reads from a descriptor to the index of its argument.
@@ -130,7 +130,7 @@ func (o *Overlay) Install(p *Proc) error {
 
 // Handle does the same as Watch.Handle, and also continues a Look that Redirect or Fail has
 // answered.
-func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
+func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Access, error) {
 	if st.Stopped() {
 		switch int(st) >> 16 {
 		case unix.PTRACE_EVENT_EXEC:
@@ -144,7 +144,7 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 				return l, nil
 			}
 			if call, ok := changes[r.Orig_rax]; ok {
-				l := &Look{Tid: tid, Op: LookChange}
+				l := &Access{Tid: tid, Op: AccessChange}
 				if l.Path = pathOf(tid, call, &r); l.Path == "" && namesNothing(tid, call, &r) {
 					return nil, o.Continue(tid)
 				}
@@ -159,11 +159,11 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 }
 
 // descriptorLook describes a call at a descriptor; nil if it is not one.
-func descriptorLook(tid int, r *unix.PtraceRegs) *Look {
-	l := &Look{Tid: tid, Op: LookRead}
+func descriptorLook(tid int, r *unix.PtraceRegs) *Access {
+	l := &Access{Tid: tid, Op: AccessRead}
 	argument, ok := inputs[r.Orig_rax]
 	if !ok {
-		l.Op = LookShare
+		l.Op = AccessShare
 		if argument, ok = shares[r.Orig_rax]; !ok || r.Orig_rax == unix.SYS_FCNTL && r.Rsi != unix.F_DUPFD && r.Rsi != unix.F_DUPFD_CLOEXEC {
 			return nil
 		}
@@ -177,7 +177,7 @@ func descriptorLook(tid int, r *unix.PtraceRegs) *Look {
 
 // Part returns the part of a file that a Look by a read is about to read. ok is false for
 // calls that do not read into the memory of the process.
-func (o *Overlay) Part(l *Look) (offset, length int64, ok bool, err error) {
+func (o *Overlay) Part(l *Access) (offset, length int64, ok bool, err error) {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(l.Tid, &r); err != nil {
 		return 0, 0, false, gone(err)
@@ -209,7 +209,7 @@ func (o *Overlay) Part(l *Look) (offset, length int64, ok bool, err error) {
 }
 
 // pathOf returns the absolute path that a call has.
-func pathOf(tid int, call look, r *unix.PtraceRegs) string {
+func pathOf(tid int, call access, r *unix.PtraceRegs) string {
 	if call.path < 0 {
 		return ""
 	}
@@ -222,7 +222,7 @@ func pathOf(tid int, call look, r *unix.PtraceRegs) string {
 }
 
 // namesNothing reports whether a call has an empty path, and fails (path_resolution(7)).
-func namesNothing(tid int, call look, r *unix.PtraceRegs) bool {
+func namesNothing(tid int, call access, r *unix.PtraceRegs) bool {
 	switch {
 	case call.path < 0, r.Orig_rax == unix.SYS_FCHOWNAT, r.Orig_rax == unix.SYS_LINKAT, r.Orig_rax == unix.SYS_UTIMENSAT:
 		return false // the path may stand for a descriptor
@@ -231,9 +231,9 @@ func namesNothing(tid int, call look, r *unix.PtraceRegs) bool {
 	return err == nil && path == ""
 }
 
-// Family returns the first argument of socket(2). The Look must be a LookSocket of that
+// Family returns the first argument of socket(2). The Look must be a AccessSocket of that
 // call.
-func (o *Overlay) Family(l *Look) (int, error) {
+func (o *Overlay) Family(l *Access) (int, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(l.Tid, &r)
 	return int(r.Rdi), gone(err)
@@ -250,15 +250,15 @@ var ErrRedirect = errors.New("the call cannot be redirected")
 // Redirect makes the call of a Look with another path, and with another target if the call
 // has a target. The thread is then stopped after the call, with its result, and Continue
 // continues it.
-func (o *Overlay) Redirect(l *Look, path, target string) error {
+func (o *Overlay) Redirect(l *Access, path, target string) error {
 	return o.redirect(l, path, target, false)
 }
 
 // Follow is Redirect for the open of an input. After it, each read of the descriptor by
-// the process is a LookRead, and each other use is a LookShare.
-func (o *Overlay) Follow(l *Look, path string) error { return o.redirect(l, path, "", true) }
+// the process is a AccessRead, and each other use is a AccessShare.
+func (o *Overlay) Follow(l *Access, path string) error { return o.redirect(l, path, "", true) }
 
-func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
+func (o *Overlay) redirect(l *Access, path, target string, follow bool) error {
 	if len(path) >= unix.PathMax || len(target) >= unix.PathMax {
 		return unix.ENAMETOOLONG
 	}
@@ -295,8 +295,8 @@ func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 			args[second.path] = mem + unix.PathMax
 		}
 		fd, err := do(r.Orig_rax, args[:]...)
-		if err == nil && o.Elsewhere != nil {
-			err = o.Elsewhere.restat(l.Tid, r.Orig_rax, args)
+		if err == nil && o.FakeHost != nil {
+			err = o.FakeHost.restat(l.Tid, r.Orig_rax, args)
 		}
 		if err != nil || !follow || o.followed[process][fd] {
 			return fd, err
@@ -321,7 +321,7 @@ func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 func (o *Overlay) Filters(pid int) int { return len(o.followed[pid]) }
 
 // Fail makes the call of a Look fail.
-func (o *Overlay) Fail(l *Look, errno syscall.Errno) error {
+func (o *Overlay) Fail(l *Access, errno syscall.Errno) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(l.Tid, &r); err != nil {
 		return gone(err)

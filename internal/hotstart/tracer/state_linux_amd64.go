@@ -21,8 +21,8 @@ const (
 	maxXstate = 64 << 10
 )
 
-// Robust is a thread's list of robust futexes (get_robust_list(2)).
-type Robust struct{ Head, Size uint64 }
+// RobustList is a thread's list of robust futexes (get_robust_list(2)).
+type RobustList struct{ Head, Size uint64 }
 
 // Rseq is a thread's registration of restartable sequences (rseq(2)).
 type Rseq struct {
@@ -116,9 +116,9 @@ func (p *Proc) Rseq(tid int) (Rseq, error) {
 		Signature: binary.NativeEndian.Uint32(b[12:])}, nil
 }
 
-// Robust returns the list of robust futexes of a held thread.
-func (p *Proc) Robust(tid int) (Robust, error) {
-	var r Robust
+// RobustList returns the list of robust futexes of a held thread.
+func (p *Proc) RobustList(tid int) (RobustList, error) {
+	var r RobustList
 	_, _, e := unix.Syscall(unix.SYS_GET_ROBUST_LIST, uintptr(tid), uintptr(unsafe.Pointer(&r.Head)), uintptr(unsafe.Pointer(&r.Size)))
 	if e != 0 {
 		return r, fmt.Errorf("robust list of thread %d: %w", tid, e)

@@ -29,9 +29,9 @@ type Watch struct {
 	// Facts has the Watch see calls that ask for facts, that change files by their names,
 	// and that make state which neither /proc nor ptrace(2) shows. It is set before Install.
 	Facts bool
-	// Elsewhere answers in place of the kernel where a process asks for its surroundings;
+	// FakeHost answers in place of the kernel where a process asks for its surroundings;
 	// nil leaves that to the kernel. It is set before Install.
-	Elsewhere *Elsewhere
+	FakeHost *FakeHost
 	// Threads is set when a process has made a thread.
 	Threads bool
 
@@ -45,31 +45,31 @@ func NewWatch() *Watch {
 	return &Watch{threads: map[int]bool{}, turns: map[int]*turns{}, output: map[[2]uint64]bool{}}
 }
 
-// look has the indexes of a call's arguments: directory, path and flags. -1 means that
+// access has the indexes of a call's arguments: directory, path and flags. -1 means that
 // the call does not have the argument.
-type look struct {
-	op              LookOp
+type access struct {
+	op              AccessOp
 	dir, path, flag int
 }
 
-var looks = map[uint64]look{
-	unix.SYS_OPEN:       {LookOpen, -1, 0, 1},
-	unix.SYS_OPENAT:     {LookOpen, 0, 1, 2},
-	unix.SYS_OPENAT2:    {LookOpen, 0, 1, -1},
-	unix.SYS_CREAT:      {LookWrite, -1, 0, -1},
-	unix.SYS_STAT:       {LookStat, -1, 0, -1},
-	unix.SYS_LSTAT:      {LookStat, -1, 0, -1},
-	unix.SYS_NEWFSTATAT: {LookStat, 0, 1, -1},
-	unix.SYS_STATX:      {LookStat, 0, 1, -1},
-	unix.SYS_ACCESS:     {LookStat, -1, 0, -1},
-	unix.SYS_FACCESSAT:  {LookStat, 0, 1, -1},
-	unix.SYS_FACCESSAT2: {LookStat, 0, 1, -1},
-	unix.SYS_READLINK:   {LookLink, -1, 0, -1},
-	unix.SYS_READLINKAT: {LookLink, 0, 1, -1},
-	unix.SYS_EXECVE:     {LookOpen, -1, 0, -1},
-	unix.SYS_MKDIR:      {LookWrite, -1, 0, -1},
-	unix.SYS_MKDIRAT:    {LookWrite, 0, 1, -1},
-	unix.SYS_SOCKET:     {LookSocket, -1, -1, -1},
+var looks = map[uint64]access{
+	unix.SYS_OPEN:       {AccessOpen, -1, 0, 1},
+	unix.SYS_OPENAT:     {AccessOpen, 0, 1, 2},
+	unix.SYS_OPENAT2:    {AccessOpen, 0, 1, -1},
+	unix.SYS_CREAT:      {AccessWrite, -1, 0, -1},
+	unix.SYS_STAT:       {AccessStat, -1, 0, -1},
+	unix.SYS_LSTAT:      {AccessStat, -1, 0, -1},
+	unix.SYS_NEWFSTATAT: {AccessStat, 0, 1, -1},
+	unix.SYS_STATX:      {AccessStat, 0, 1, -1},
+	unix.SYS_ACCESS:     {AccessStat, -1, 0, -1},
+	unix.SYS_FACCESSAT:  {AccessStat, 0, 1, -1},
+	unix.SYS_FACCESSAT2: {AccessStat, 0, 1, -1},
+	unix.SYS_READLINK:   {AccessLink, -1, 0, -1},
+	unix.SYS_READLINKAT: {AccessLink, 0, 1, -1},
+	unix.SYS_EXECVE:     {AccessOpen, -1, 0, -1},
+	unix.SYS_MKDIR:      {AccessWrite, -1, 0, -1},
+	unix.SYS_MKDIRAT:    {AccessWrite, 0, 1, -1},
+	unix.SYS_SOCKET:     {AccessSocket, -1, -1, -1},
 }
 
 // watchFilter hands the calls of looks, and others, to the tracer (seccomp(2)).
@@ -121,8 +121,8 @@ func (w *Watch) Install(p *Proc) error {
 			}
 		}
 	}
-	if w.Elsewhere != nil {
-		others = append(others, elsewhereCalls...)
+	if w.FakeHost != nil {
+		others = append(others, fakeHostCalls...)
 	}
 	mem, err := p.Alloc(4096)
 	if err != nil {
@@ -159,7 +159,7 @@ func (w *Watch) Continue(tid int) error { return w.resume(tid, 0, false) }
 
 // Handle deals with a stop of a watched thread, and lets it go on unless it
 // returns a Look.
-func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
+func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Access, error) {
 	if !st.Stopped() {
 		delete(w.threads, tid)
 		return nil, w.finished(tid)
@@ -207,9 +207,9 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	return nil, w.resume(tid, sig, int(st)>>16 == eventStop)
 }
 
-// look describes the call at whose entry a thread is stopped. It returns nil if the call
+// access describes the call at whose entry a thread is stopped. It returns nil if the call
 // is not a look.
-func (w *Watch) look(tid int) (*Look, error) {
+func (w *Watch) look(tid int) (*Access, error) {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
 		return nil, gone(err)
@@ -220,8 +220,8 @@ func (w *Watch) look(tid int) (*Look, error) {
 		if w.Facts {
 			if l := fact(tid, &r); l != nil {
 				switch {
-				case w.Elsewhere != nil && slices.Contains(elsewhereCalls, r.Orig_rax):
-					return l, w.Elsewhere.answer(tid, &r)
+				case w.FakeHost != nil && slices.Contains(fakeHostCalls, r.Orig_rax):
+					return l, w.FakeHost.answer(tid, &r)
 				case w.Clock == nil:
 					return l, nil
 				}
@@ -233,24 +233,24 @@ func (w *Watch) look(tid int) (*Look, error) {
 			return nil, w.evenStream(tid, args[1])
 		case r.Orig_rax == unix.SYS_GETRANDOM && w.Random != nil:
 			return nil, w.Random.Answer(tid)
-		case w.Elsewhere != nil && slices.Contains(elsewhereCalls, r.Orig_rax):
-			return nil, w.Elsewhere.answer(tid, &r)
+		case w.FakeHost != nil && slices.Contains(fakeHostCalls, r.Orig_rax):
+			return nil, w.FakeHost.answer(tid, &r)
 		case w.Clock != nil:
 			return nil, w.Clock.Answer(tid)
 		}
 		return nil, nil
 	}
-	l := &Look{Tid: tid, Op: call.op}
+	l := &Access{Tid: tid, Op: call.op}
 	if call.path < 0 {
 		return l, nil
 	}
 	if r.Orig_rax == unix.SYS_OPENAT2 {
 		var how [8]byte // the flags of struct open_how
 		if err := (&Proc{Pid: tid}).Read(args[2], how[:]); err == nil && writes(uint64(how[0])|uint64(how[1])<<8|uint64(how[2])<<16) {
-			l.Op = LookWrite
+			l.Op = AccessWrite
 		}
 	} else if call.flag >= 0 && writes(args[call.flag]) {
-		l.Op = LookWrite
+		l.Op = AccessWrite
 	}
 	dir := uint64(0xffffffff & unix.AT_FDCWD)
 	if call.dir >= 0 {
@@ -260,7 +260,7 @@ func (w *Watch) look(tid int) (*Look, error) {
 	if path == "" && r.Orig_rax == unix.SYS_NEWFSTATAT && args[3]&unix.AT_EMPTY_PATH != 0 && w.Clock != nil {
 		return nil, w.evenStream(tid, args[2])
 	}
-	if w.Random != nil && l.Op == LookOpen && r.Orig_rax != unix.SYS_EXECVE && slices.Contains(randomDevices, filepath.Clean(path)) {
+	if w.Random != nil && l.Op == AccessOpen && r.Orig_rax != unix.SYS_EXECVE && slices.Contains(randomDevices, filepath.Clean(path)) {
 		return nil, w.Random.open(tid, args[call.path])
 	}
 	l.Path = path
@@ -308,8 +308,8 @@ func (w *Watch) evenStream(tid int, stat uint64) error {
 	if r.Rax != 0 {
 		return nil
 	}
-	if w.Elsewhere != nil {
-		if err := w.Elsewhere.restat(tid, unix.SYS_FSTAT, [6]uint64{1: stat}); err != nil {
+	if w.FakeHost != nil {
+		if err := w.FakeHost.restat(tid, unix.SYS_FSTAT, [6]uint64{1: stat}); err != nil {
 			return err
 		}
 	}

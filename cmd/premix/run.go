@@ -66,7 +66,7 @@ succeeded; the same command runs the tasks that are not done.`,
 				sum, err = a.dispatchRun(o, &from, eng, packed, a.quiet)
 			} else {
 				if dir, err := filepath.Abs(o.Out); err == nil {
-					o.Fence = pilot.NotBusy(dir)
+					o.Fence = pilot.BusyFence(dir)
 				}
 				sum, err = local.Run(ctx, o)
 			}

@@ -203,7 +203,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				}
 				now := s.started(t)
 				for _, r := range results {
-					if task, _ := spawn.Of(r.ID); r.Status.Exited() && finished[task] == 0 {
+					if task, _ := spawn.SplitTryID(r.ID); r.Status.Exited() && finished[task] == 0 {
 						finished[task] = now[task]
 					}
 				}

@@ -106,7 +106,7 @@ succeeded.`,
 				sum, err = a.dispatchTasks(q, eng, packed, a.quiet)
 			} else {
 				ctx, kill := interruptible()
-				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pilot.NotBusy(q.Dir)
+				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pilot.BusyFence(q.Dir)
 				sum, err = local.RunTasks(ctx, o)
 			}
 			if sum == nil {

@@ -65,7 +65,7 @@ func explainPlace(q *queue.Queue, x *queue.Explanation) error {
 	if q.State(x.Task) != queue.Waiting {
 		return nil
 	}
-	p, err := pilot.Where(q.Dir, x.Task)
+	p, err := pilot.FindPlace(q.Dir, x.Task)
 	if p == nil || err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		}
 	}
 	watcher, err := collect.New(collect.Options{Sink: db, Config: config, Interval: time.Duration(o.interval), Runs: runs,
-		Place: engine.WatchPlace(), State: filepath.Join(o.data, "collect"), Processes: o.processes})
+		Place: engine.AnnouncementDir(), State: filepath.Join(o.data, "collect"), Processes: o.processes})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}

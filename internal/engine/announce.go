@@ -28,8 +28,8 @@ import (
 // there, and a user may remove only own files (mode 1777).
 const systemWatch = "/run/premix/watch/runs"
 
-// WatchPlace returns the directory in which this user's watcher finds announcements.
-func WatchPlace() string {
+// AnnouncementDir returns the directory in which this user's watcher finds announcements.
+func AnnouncementDir() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		if abs, err := filepath.Abs(home); err == nil {
 			home = abs
@@ -55,7 +55,7 @@ func checkPlace(place string) error {
 // Announce announces a run directory or task directory. dir is absolute. Announce ignores
 // errors: tasks run as well unwatched.
 func Announce(dir string) {
-	places := []string{WatchPlace()}
+	places := []string{AnnouncementDir()}
 	if os.Getenv("PREMIX_HOME") == "" && places[0] != systemWatch {
 		places = append(places, systemWatch)
 	}

@@ -15,7 +15,7 @@ func TestAnnounce(t *testing.T) {
 	if entries, err := os.ReadDir(home); err != nil || len(entries) != 0 {
 		t.Fatalf("%v %v", entries, err)
 	}
-	place := WatchPlace()
+	place := AnnouncementDir()
 	if err := os.MkdirAll(place, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ type Engine struct {
 	knobs  map[string]string // options that the dialect has
 	more   []string          // options of the program that submits
 	shared *programs.Shared[listing]
-	known  programs.Heard // zero once a job was listed
+	known  programs.FirstSeen // zero once a job was listed
 }
 
 // New makes the engine of a system. It passes options that it does not know to the program
@@ -54,7 +54,7 @@ func New(name string, options map[string]string) (*Engine, error) {
 	if at < 0 {
 		return nil, &pilot.OptionError{Reason: fmt.Sprintf("there is no batch system %q", name), HintText: "it is one of " + strings.Join(Names(), ", ")}
 	}
-	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(programs.Heard)}
+	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(programs.FirstSeen)}
 	interval := DefaultInterval
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		value := options[key]

@@ -363,7 +363,7 @@ func (c *cgroups) add(name string, l limits) (g *group, err error) {
 // cell makes the cgroup of a slot for tasks without a cgroup of their own. It limits only the
 // number of processes. In version 2 the cell also serves without a limit: it ends tasks with
 // all their processes.
-func (c *cgroups) cell(slot, processes int) (cell spawn.Cell, err error) {
+func (c *cgroups) cell(slot, processes int) (cell spawn.TaskCgroup, err error) {
 	if c == nil {
 		return cell, nil
 	}
@@ -375,7 +375,7 @@ func (c *cgroups) cell(slot, processes int) (cell spawn.Cell, err error) {
 		return cell, nil
 	}
 	p := &c.parents[at]
-	cell = spawn.Cell{Dir: filepath.Join(p.dir, fmt.Sprintf("slot-%d", slot)), V2: p.v2}
+	cell = spawn.TaskCgroup{Dir: filepath.Join(p.dir, fmt.Sprintf("slot-%d", slot)), V2: p.v2}
 	if err := os.Mkdir(cell.Dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return cell, err
 	}

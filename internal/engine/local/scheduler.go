@@ -567,7 +567,7 @@ func (s *scheduler) cutShort(rec *record.Task) {
 // full reports whether the disk has no room for this user.
 func full(dir string) bool {
 	var st unix.Statfs_t
-	return unix.Statfs(dir, &st) == nil && spawn.Full(&st)
+	return unix.Statfs(dir, &st) == nil && spawn.IsFull(&st)
 }
 
 // name returns the name of a task for messages.

@@ -276,12 +276,12 @@ func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int) *record
 }
 
 // since returns the piece of a log behind an offset.
-func since(path string, offset int64) spawn.Piece {
+func since(path string, offset int64) spawn.LogRange {
 	info, err := os.Stat(path)
 	if err != nil {
-		return spawn.Piece{Offset: offset}
+		return spawn.LogRange{Offset: offset}
 	}
-	return spawn.Piece{Offset: offset, Length: max(0, info.Size()-offset)}
+	return spawn.LogRange{Offset: offset, Length: max(0, info.Size()-offset)}
 }
 
 // own reports whether a task ended by itself, and not because its spawner had lost the client.
@@ -339,12 +339,12 @@ func (s *spawners) removeStatusFiles() error {
 // late returns the record of a try that ended after its premix had been killed; nil if the try
 // gets no record.
 func (s *spawners) late(r *spawn.Result) (*record.Task, error) {
-	number, try := spawn.Of(r.ID)
+	number, try := spawn.SplitTryID(r.ID)
 	if !own(r) || s.o.Share != nil && !slices.ContainsFunc(s.o.Share, func(w [2]int) bool { return number >= w[0] && number <= w[1] }) {
 		return nil, nil
 	}
 	t, err := s.q.Task(number)
-	if err != nil || t == nil || t.ID() != spawn.ID(number, try) {
+	if err != nil || t == nil || t.ID() != spawn.TryID(number, try) {
 		return nil, err
 	}
 	rec := s.result(&activeTask{Task: t}, r)

@@ -198,9 +198,9 @@ func (e *BusyError) Hint() string {
 	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
 }
 
-// Busy returns a *BusyError if tasks of a directory are given away, so that the caller must
+// CheckBusy returns a *BusyError if tasks of a directory are given away, so that the caller must
 // not run them itself. The caller has locked the directory.
-func Busy(dir string) error {
+func CheckBusy(dir string) error {
 	l := &ledger{path: ledgerPath(dir)}
 	if err := l.read(); err != nil {
 		return err
@@ -211,9 +211,9 @@ func Busy(dir string) error {
 	return nil
 }
 
-// NotBusy returns a local.TaskOptions.Fence that calls Busy only once.
-func NotBusy(dir string) func() error {
-	return sync.OnceValue(func() error { return Busy(dir) })
+// BusyFence returns a local.TaskOptions.Fence that calls Busy only once.
+func BusyFence(dir string) func() error {
+	return sync.OnceValue(func() error { return CheckBusy(dir) })
 }
 
 // run repeats rounds until nothing is left.

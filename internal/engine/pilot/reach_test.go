@@ -118,7 +118,7 @@ func TestEngineAwayAtTheStart(t *testing.T) {
 			if !errors.As(err, &away) || away.Engine != "ender" || slices.Contains(e.calls, "submit") {
 				t.Errorf("%v, asked for %v", err, e.calls)
 			}
-			if err := Busy(q.Dir); err != nil {
+			if err := CheckBusy(q.Dir); err != nil {
 				t.Error(err)
 			}
 			// The same command goes on.
@@ -162,7 +162,7 @@ func TestInterruptedWithoutJobs(t *testing.T) {
 			if !errors.As(err, &i) || i.Signal != syscall.SIGINT {
 				t.Errorf("%v", err)
 			}
-			if err := Busy(q.Dir); err != nil {
+			if err := CheckBusy(q.Dir); err != nil {
 				t.Error(err)
 			}
 			if n := q.Counts()[queue.Waiting]; n != 2 {

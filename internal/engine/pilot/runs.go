@@ -123,7 +123,7 @@ func (d *Runs) withdraw(id string) error {
 
 // Work runs a share.
 func (d *Runs) Work(ctx context.Context, w *Worker) error {
-	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SlotName()), queue.SeatWait)
+	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SlotName()), queue.WorkerLockWait)
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ type Place struct {
 	Options map[string]string // of the engine
 }
 
-// Where returns the place of a task that was given away. It is nil if the task was not given
+// FindPlace returns the place of a task that was given away. It is nil if the task was not given
 // away, or if its worker is closed.
-func Where(dir string, task int) (*Place, error) {
+func FindPlace(dir string, task int) (*Place, error) {
 	l := &ledger{path: ledgerPath(dir)}
 	if err := l.read(); err != nil {
 		return nil, err

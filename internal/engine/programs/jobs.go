@@ -8,19 +8,19 @@ const NamePrefix = "premix-"
 // JobName returns the name of the jobs of a wave with a token.
 func JobName(token string) string { return NamePrefix + token }
 
-// Heard is the time at which an engine first heard of each of its jobs, by their ids. A job
+// FirstSeen is the time at which an engine first heard of each of its jobs, by their ids. A job
 // that a listing lacks is gone only if the listing was begun later.
-type Heard map[string]time.Time
+type FirstSeen map[string]time.Time
 
 // Add notes a job, unless it was heard of before.
-func (h Heard) Add(id string) {
+func (h FirstSeen) Add(id string) {
 	if _, ok := h[id]; !ok {
 		h[id] = time.Now()
 	}
 }
 
 // Jobs returns the ids of the n jobs of a wave, and notes them.
-func (h Heard) Jobs(n int, id func(i int) string) []string {
+func (h FirstSeen) Jobs(n int, id func(i int) string) []string {
 	list := make([]string, n)
 	for i := range list {
 		list[i] = id(i)

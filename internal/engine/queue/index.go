@@ -237,7 +237,7 @@ func (x *index) follow() error {
 
 // here identifies a boot of a machine and a format of the index. Processes with the same
 // value share an index; the others have their own.
-var here = sync.OnceValue(func() uint64 { return spawn.Boot() + indexFormat })
+var here = sync.OnceValue(func() uint64 { return spawn.BootID() + indexFormat })
 
 // hostDigest returns a digest of the name of this host, for the head of an index.
 func hostDigest() uint64 {

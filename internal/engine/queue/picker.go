@@ -60,7 +60,7 @@ type Task struct {
 }
 
 // ID returns the id of the try for a spawner.
-func (t *Task) ID() uint64 { return spawn.ID(t.Number, t.Try) }
+func (t *Task) ID() uint64 { return spawn.TryID(t.Number, t.Try) }
 
 // Task returns a task as its next try runs it. It returns nil where no result of that try is
 // wanted: the task does not exist, or it has ended.

@@ -82,7 +82,7 @@ func (q *Queue) runningHot() (list []spawn.Running) {
 		if st.Mask&unix.STATX_BTIME != 0 {
 			started = st.Btime
 		}
-		list = append(list, spawn.Running{ID: spawn.ID(task, try), Started: time.Unix(started.Sec, int64(started.Nsec))})
+		list = append(list, spawn.Running{ID: spawn.TryID(task, try), Started: time.Unix(started.Sec, int64(started.Nsec))})
 	})
 	return list
 }

@@ -121,7 +121,7 @@ func (q *Queue) Status() *Status {
 		s.Groups = append(s.Groups, st)
 	}
 	for _, r := range running {
-		task, _ := spawn.Of(r.ID)
+		task, _ := spawn.SplitTryID(r.ID)
 		e, ok := q.entry(task)
 		if !ok {
 			continue
@@ -216,7 +216,7 @@ type TaskStatus struct {
 func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	running := make(map[int]bool)
 	for _, r := range q.Running() {
-		task, _ := spawn.Of(r.ID)
+		task, _ := spawn.SplitTryID(r.ID)
 		running[task] = true
 	}
 	q.mu.Lock()
@@ -407,7 +407,7 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 // isRunning explains a task that runs, and reports whether it does.
 func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
 	for _, r := range running {
-		if t, try := spawn.Of(r.ID); t == x.Task {
+		if t, try := spawn.SplitTryID(r.ID); t == x.Task {
 			process := ""
 			if r.PID > 0 {
 				process = fmt.Sprintf("as process %d, ", r.PID)
@@ -534,7 +534,7 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 		return extent{path: path, length: -1}, nil
 	}
 	for _, r := range q.Running() {
-		if t, try := spawn.Of(r.ID); t == task {
+		if t, try := spawn.SplitTryID(r.ID); t == task {
 			name, _, _ := q.Logs(LocalWorker, r.Slot)
 			p = extent{path: q.path("log-" + name + ext), offset: r.Out, length: -1, slot: true, try: try}
 			if stderr {

@@ -288,10 +288,10 @@ func (q *Queue) submitted(digest string) *Submitted {
 	return nil
 }
 
-// SeatWait is how long a worker of an engine waits for its lock. A batch system may start
+// WorkerLockWait is how long a worker of an engine waits for its lock. A batch system may start
 // it again before the lock is free: a network file system keeps the lock of a lost node for a
 // minute and a half, and a dispatcher takes the lock for a moment to close a worker.
-const SeatWait = 2 * time.Minute
+const WorkerLockWait = 2 * time.Minute
 
 // Work makes this process a worker of the directory, the local one or another. Its
 // journal begins when the first records are settled. The error is an *engine.DirError
@@ -307,7 +307,7 @@ func (q *Queue) Work(worker string) (err error) {
 	path := q.workLock(worker)
 	wait := time.Second
 	if worker != LocalWorker {
-		wait = SeatWait
+		wait = WorkerLockWait
 	}
 	f, busy, err := TakeLock(path, wait)
 	if err != nil {

@@ -132,7 +132,7 @@ func (k *cluster) running(q *queue.Queue, jobs int) map[int]spawn.Running {
 		for _, r := range g.Ranges {
 			for id := r[0]; id <= min(r[1], jobs); id++ {
 				if q.State(id) == queue.Waiting {
-					m[id] = spawn.Running{ID: spawn.ID(id, 1), Started: g.Since}
+					m[id] = spawn.Running{ID: spawn.TryID(id, 1), Started: g.Since}
 				}
 			}
 		}

@@ -699,7 +699,7 @@ func (w *worker) running() map[int]spawn.Running {
 	}
 	m := make(map[int]spawn.Running)
 	for _, r := range w.q.Running() {
-		if id, _ := spawn.Of(r.ID); id >= 1 && id <= w.known {
+		if id, _ := spawn.SplitTryID(r.ID); id >= 1 && id <= w.known {
 			m[id] = r
 			if j := w.job(id); j.running != r.Started {
 				j.running = r.Started

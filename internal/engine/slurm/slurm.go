@@ -38,7 +38,7 @@ type Engine struct {
 	options  []string // of sbatch
 	interval time.Duration
 	cache    *programs.Shared[listing]
-	known    programs.Heard
+	known    programs.FirstSeen
 	history  map[string]pilot.Status
 	storage  *bool // there is a slurmdbd; nil: it was not asked
 }
@@ -46,7 +46,7 @@ type Engine struct {
 // New makes the engine. It passes options that it does not know to sbatch:
 // partition=short becomes --partition=short, and exclusive= becomes --exclusive.
 func New(options map[string]string) (*Engine, error) {
-	e := &Engine{interval: DefaultInterval, known: make(programs.Heard), history: make(map[string]pilot.Status)}
+	e := &Engine{interval: DefaultInterval, known: make(programs.FirstSeen), history: make(map[string]pilot.Status)}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		value := options[key]
 		switch {

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cell is a cgroup for the tasks of a slot, one after another. It limits the number of
+// TaskCgroup is a cgroup for the tasks of a slot, one after another. It limits the number of
 // processes of a task. When the task ends, all its processes in the cell are killed, also a
 // daemon that has made a session of its own. Making a cgroup for each task takes as long as a
 // short task, and so does moving a process into one (cgroups(7)). So a task is born in its
 // cell: in version 1 the thread of the slot is a member, and in version 2 clone3(2) gets the
 // cell.
-type Cell struct {
+type TaskCgroup struct {
 	Dir string // "" for none
 	V2  bool
 }
 
 // cell is a cell as its slot uses it.
 type cell struct {
-	Cell
+	TaskCgroup
 	dir     int    // version 2: for clone3
 	procs   int    // version 2: cgroup.procs, where clone3 does not know cgroups
 	state   int    // the file that shows whether the cell is empty
@@ -43,8 +43,8 @@ const emptyWait = 5 * time.Second
 
 // openCell opens a cell, and in version 1 makes the calling thread, which the caller has
 // locked, a member.
-func openCell(c Cell) (_ *cell, err error) {
-	o := &cell{Cell: c, events: -1}
+func openCell(c TaskCgroup) (_ *cell, err error) {
+	o := &cell{TaskCgroup: c, events: -1}
 	file := func(name string, flags int) int {
 		fd, ferr := open(filepath.Join(c.Dir, name), flags, 0)
 		if err == nil && ferr != nil {

@@ -18,7 +18,7 @@ import (
 
 // newCell makes a cgroup for a slot, of a version, and removes it. The limit of processes
 // is that of version 1: where version 2 has none, there is none.
-func newCell(t *testing.T, v2 bool) spawn.Cell {
+func newCell(t *testing.T, v2 bool) spawn.TaskCgroup {
 	t.Helper()
 	mounts, err := mountinfo.Read()
 	if err != nil {
@@ -43,7 +43,7 @@ func newCell(t *testing.T, v2 bool) spawn.Cell {
 				t.Fatal(err)
 			}
 		}
-		return spawn.Cell{Dir: dir, V2: v2}
+		return spawn.TaskCgroup{Dir: dir, V2: v2}
 	}
 	t.Skip("no such cgroup hierarchy is mounted")
 	panic("not reached")

@@ -28,10 +28,10 @@ const maxFrame = 64 << 20
 // Setup is the configuration of a spawner.
 type Setup struct {
 	Slots      int
-	First      int      // number of the first slot, in results
-	StatusFile string   // path of the status file; it is made
-	Logs       []string // two files a slot: standard output, standard error
-	Cells      []Cell   // one a slot; empty: without cgroups
+	First      int          // number of the first slot, in results
+	StatusFile string       // path of the status file; it is made
+	Logs       []string     // two files a slot: standard output, standard error
+	Cells      []TaskCgroup // one a slot; empty: without cgroups
 }
 
 // Task is the description of a process. It has Argv or Shell, or both: with both, the
@@ -69,17 +69,17 @@ type Result struct {
 	Lost     bool // the client was gone, so the task was killed, if it had not ended
 	User     time.Duration
 	System   time.Duration
-	MaxRSS   int64 // bytes; 0 if it was less than the spawner's own
-	Read     int64 // bytes from storage
-	Written  int64 // bytes to storage
-	OOMKills int   // processes that the kernel killed at the limit
-	Refused  bool  // the kernel refused it a process or thread, at a limit of how many there are
-	Full     bool  // the disk of the status file was full when it ended
-	Out, Err Piece // its output in the logs
+	MaxRSS   int64    // bytes; 0 if it was less than the spawner's own
+	Read     int64    // bytes from storage
+	Written  int64    // bytes to storage
+	OOMKills int      // processes that the kernel killed at the limit
+	Refused  bool     // the kernel refused it a process or thread, at a limit of how many there are
+	Full     bool     // the disk of the status file was full when it ended
+	Out, Err LogRange // its output in the logs
 }
 
-// Piece is a part of a log.
-type Piece struct{ Offset, Length int64 }
+// LogRange is a part of a log.
+type LogRange struct{ Offset, Length int64 }
 
 // Bits of a task's frame and of a result's.
 const (

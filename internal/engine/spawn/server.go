@@ -142,7 +142,7 @@ func (s *server) begin(in *bufio.Reader) error {
 	for i := range s.setup.Slots {
 		t := &slot{server: s, n: i, words: s.status.slot(i), hash: newHash(s.env)}
 		s.slots = append(s.slots, t)
-		var c Cell
+		var c TaskCgroup
 		if i < len(s.setup.Cells) {
 			c = s.setup.Cells[i]
 		}
@@ -295,7 +295,7 @@ func (t *slot) lose(sig syscall.Signal) {
 }
 
 // main is the thread of a slot.
-func (t *slot) main(stdout, stderr string, c Cell, began chan<- error) {
+func (t *slot) main(stdout, stderr string, c TaskCgroup, began chan<- error) {
 	runtime.LockOSThread() // for good: children die with it
 	st, err := t.open(stdout, stderr, c)
 	began <- err
@@ -340,7 +340,7 @@ func (t *slot) finished(r *Result) {
 	}
 }
 
-func (t *slot) open(stdout, stderr string, c Cell) (*starter, error) {
+func (t *slot) open(stdout, stderr string, c TaskCgroup) (*starter, error) {
 	var err error
 	if c.Dir != "" {
 		if t.cell, err = openCell(c); err != nil {
@@ -590,11 +590,11 @@ func OOMKills(path string) int {
 // idShift is the position of the task's number in an id; the number of the try is below it.
 const idShift = 16
 
-// ID returns the id of a try of a task.
-func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
+// TryID returns the id of a try of a task.
+func TryID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
 
-// Of returns the task and the try of an id.
-func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
+// SplitTryID returns the task and the try of an id.
+func SplitTryID(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
 // stopping returns the signal for a task that began while all tasks were signalled, 0 for
 // none, and whether the client is gone.
@@ -626,9 +626,9 @@ func (t *slot) timeout(id uint64, grace time.Duration) {
 }
 
 // grown returns the piece that was appended to a log since it had a size, and its size now.
-func grown(fd int, before int64) (Piece, int64) {
+func grown(fd int, before int64) (LogRange, int64) {
 	size := sizeOf(fd)
-	return Piece{Offset: before, Length: max(0, size-before)}, size
+	return LogRange{Offset: before, Length: max(0, size-before)}, size
 }
 
 // pin sets the CPUs and NUMA nodes of this thread, which its children inherit.

@@ -19,7 +19,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
-	b := &StatusFile{Session: pid, place: Place(), start: startTime(pid)}
+	b := &StatusFile{Session: pid, place: PIDScope(), start: startTime(pid)}
 	if !b.Alive() {
 		t.Error("it is not alive")
 	}

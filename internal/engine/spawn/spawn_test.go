@@ -38,7 +38,7 @@ type bench struct {
 	finished chan error
 }
 
-func newBench(t *testing.T, slots int, cells ...spawn.Cell) *bench {
+func newBench(t *testing.T, slots int, cells ...spawn.TaskCgroup) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bench{t: t, results: make(map[uint64]spawn.Result), came: make(chan struct{}, 1), finished: make(chan error, 1)}
@@ -114,7 +114,7 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-func (b *bench) text(slot int, stderr bool, p spawn.Piece) string {
+func (b *bench) text(slot int, stderr bool, p spawn.LogRange) string {
 	b.t.Helper()
 	i := 2 * slot
 	if stderr {
@@ -182,7 +182,7 @@ func TestTasks(t *testing.T) {
 	}
 	var tasks []spawn.Task
 	for i := range cases {
-		cases[i].task.ID = spawn.ID(i+1, 3)
+		cases[i].task.ID = spawn.TryID(i+1, 3)
 		tasks = append(tasks, cases[i].task)
 	}
 	b.start(tasks...)

@@ -98,7 +98,7 @@ func createStatusFile(path string, slots, first int) (*statusFile, error) {
 	b := &statusFile{file: f, fd: int(f.Fd()), words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
 	clear(b.words[statusHead:])
 	pid := os.Getpid()
-	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), startTime(pid), Place(), Boot(), uint64(first)
+	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), startTime(pid), PIDScope(), BootID(), uint64(first)
 	atomic.StoreUint64(&b.words[0], statusMagic)
 	return b, nil
 }
@@ -133,11 +133,11 @@ func (b *statusFile) note(r *Result, buf []byte) []byte {
 // output is left to the client, which checks once for many tasks.
 func (b *statusFile) full(r *Result) bool {
 	var st unix.Statfs_t
-	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
+	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && IsFull(&st)
 }
 
-// Full reports whether a file system has no room for this user.
-func Full(st *unix.Statfs_t) bool {
+// IsFull reports whether a file system has no room for this user.
+func IsFull(st *unix.Statfs_t) bool {
 	if os.Geteuid() == 0 {
 		return st.Bfree == 0
 	}
@@ -199,7 +199,7 @@ func (b *StatusFile) Finished() ([]Result, error) {
 // results reads the results, and returns where the last whole one ends; 0 if the status file is of
 // another boot.
 func (b *StatusFile) results() (list []Result, end int64, err error) {
-	if b.Session == 0 || b.boot != Boot() {
+	if b.Session == 0 || b.boot != BootID() {
 		return nil, 0, nil
 	}
 	text, err := owner.ReadOthers(b.path)
@@ -219,7 +219,7 @@ func (b *StatusFile) results() (list []Result, end int64, err error) {
 
 // Alive reports whether the spawner of the status file is alive, on this machine.
 func (b *StatusFile) Alive() bool {
-	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
+	return b.Session > 1 && b.place == PIDScope() && startTime(b.Session) == b.start
 }
 
 // sweepWait is the longest wait for the end of processes after SIGKILL.
@@ -254,7 +254,7 @@ func (b *StatusFile) await() {
 // has members. If it gave the number away since, the leader has another start time. So Sweep
 // kills no other process.
 func (b *StatusFile) Sweep() error {
-	if b.Session <= 1 || b.place != Place() {
+	if b.Session <= 1 || b.place != PIDScope() {
 		return nil // of another boot, or of another machine
 	}
 	b.await()
@@ -326,21 +326,21 @@ func startTime(pid int) uint64 {
 	return v
 }
 
-// Place identifies a boot of a machine and a PID namespace: the range in which a process
+// PIDScope identifies a boot of a machine and a PID namespace: the range in which a process
 // id is unique.
-func Place() uint64 {
+func PIDScope() uint64 {
 	boot, _ := os.ReadFile(bootID) // without a boot id, the namespace must be enough
 	space, _ := os.Readlink("/proc/self/ns/pid")
 	return digest(string(boot) + space)
 }
 
-// Boot identifies a boot of a machine: the range in which a mapped file is the same memory,
+// BootID identifies a boot of a machine: the range in which a mapped file is the same memory,
 // also for processes in containers, regardless of their host names.
-func Boot() uint64 {
+func BootID() uint64 {
 	boot, err := os.ReadFile(bootID)
 	if err != nil {
 		host, _ := os.Hostname() // the fallback in a sandbox without the file
-		return digest(host) ^ Place()
+		return digest(host) ^ PIDScope()
 	}
 	return digest(string(boot))
 }

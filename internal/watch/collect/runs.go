@@ -364,7 +364,7 @@ func (r *run) look() map[string]watch.Task {
 				continue
 			}
 			for _, running := range b.Running {
-				task, try := spawn.Of(running.ID)
+				task, try := spawn.SplitTryID(running.ID)
 				add(task, try, running.Started)
 			}
 		}

@@ -70,7 +70,7 @@ func following(t *testing.T, state string) (*bench, *tasks) {
 	b := newBench(t)
 	b.machine.root = ""
 	t.Setenv("PREMIX_HOME", filepath.Join(t.TempDir(), "home"))
-	c := newTasks(b.machine, engine.WatchPlace(), state, nil)
+	c := newTasks(b.machine, engine.AnnouncementDir(), state, nil)
 	t.Cleanup(func() { c.Close() })
 	return b, c
 }
@@ -202,7 +202,7 @@ func TestWatcherIsKilled(t *testing.T) {
 	// The kill: nothing is written down. Tasks go on.
 	more(50)
 	before := len(b.sink.tasks)
-	again := newTasks(b.machine, engine.WatchPlace(), state, nil)
+	again := newTasks(b.machine, engine.AnnouncementDir(), state, nil)
 	b.look(again)
 	if n := len(b.tasks()); n != 150 {
 		t.Errorf("%d tasks", n)
@@ -218,7 +218,7 @@ func TestWatcherIsKilled(t *testing.T) {
 	}
 	more(1)
 	before = len(b.sink.tasks)
-	last := newTasks(b.machine, engine.WatchPlace(), state, nil)
+	last := newTasks(b.machine, engine.AnnouncementDir(), state, nil)
 	t.Cleanup(func() { last.Close() })
 	b.look(last)
 	if n := len(b.sink.tasks) - before; n != 1 || len(b.tasks()) != 152 {
@@ -228,7 +228,7 @@ func TestWatcherIsKilled(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, stateFile), []byte(`{"runs":{`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b.look(newTasks(b.machine, engine.WatchPlace(), state, nil))
+	b.look(newTasks(b.machine, engine.AnnouncementDir(), state, nil))
 }
 
 // Followed by inotify, a run is read although its directory goes at once.
@@ -260,7 +260,7 @@ func TestShortRunIsNotMissed(t *testing.T) {
 		cancel()
 		<-finished
 	})
-	answers(t, func() bool { _, err := os.Stat(engine.WatchPlace()); return err == nil })
+	answers(t, func() bool { _, err := os.Stat(engine.AnnouncementDir()); return err == nil })
 	r := newRunDir(t, here)
 	engine.Announce(r.dir)
 	for i := range 500 {
@@ -293,7 +293,7 @@ func TestHostileDirectories(t *testing.T) {
 	}
 	r.append("journal-0001.jsonl", `{"task":-1}`+"\n"+`{"task":1,"ended":"2026-01-01T00:00:00Z"`+"\n"+string(bytes.Repeat([]byte("x"), record.MaxLine+10))+"\n\x00\x00\n")
 	r.line("journal-0001.jsonl", r.record(1))
-	place := engine.WatchPlace()
+	place := engine.AnnouncementDir()
 	for name, text := range map[string]string{"0-1": "relative\n", "0-2": "/a\nb\n", "0-3": "/torn", "nopid": r.dir + "\n"} {
 		if err := os.WriteFile(filepath.Join(place, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)

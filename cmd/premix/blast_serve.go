@@ -87,7 +87,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 				return err
 			}
 			fmt.Fprintf(a.stdout, "listening on %s\n", l.Name())
-			server := &http.Server{Handler: l.Protect(s.Handler()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil)}
+			server := &http.Server{Handler: l.Protect(s.Handler()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.TrackState(nil)}
 			served := make(chan error, 1)
 			go func() {
 				if cert != "" {

@@ -55,7 +55,7 @@ files may be compressed. The machine is the machine of the trace, or one in a fi
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(scheduling.Built(), ", ")+", names of --policies, exec:COMMAND")
+	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(scheduling.BuiltIns(), ", ")+", names of --policies, exec:COMMAND")
 	f.StringVar(&o.file, "policies", "", "YAML file of policies")
 	f.StringVar(&o.machine, "machine", "", "file of the machine: YAML, slurm.conf, or an output of sinfo (default: the machine of the trace)")
 	f.Var(&o.cores, "cores", "cores of the machine, if it has no YAML file")

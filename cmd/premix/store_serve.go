@@ -53,7 +53,7 @@ or SIGINT; started answers are finished. Any other web server can serve a store 
 			case "-":
 				h.Access = a.stdout
 			default:
-				err := owner.Planted(log)
+				err := owner.CheckPlanted(log)
 				var f *os.File
 				if err == nil {
 					f, err = os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)

@@ -154,7 +154,7 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 // benchDaemon does a round at each time. It continues after a failed round: the peer may
 // be back for the next one.
 func (a *app) benchDaemon(ctx context.Context, l *link.Link, o testbed.Options, s testbed.Schedule) error {
-	started, err := testbed.Begun(o.Out, time.Now())
+	started, err := testbed.ScheduleStart(o.Out, time.Now())
 	if err != nil {
 		return &usageError{err, "give a directory that you may write with --out"}
 	}

@@ -38,7 +38,7 @@ func MakeDir(dir string) error {
 	if err := owner.MkdirAll(dir, 0o775); err != nil {
 		return err
 	}
-	if err := owner.Named(dir); err != nil {
+	if err := owner.CheckNamed(dir); err != nil {
 		return err
 	}
 	return owner.Trusted(filepath.Join(dir, StateDir))

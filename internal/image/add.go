@@ -258,7 +258,7 @@ func (a *adder) unpack(ctx context.Context, src *source, name tree.Ref, r *Recor
 func (a *adder) have(l *Layer) (bool, error) {
 	for _, ref := range []tree.Ref{LayerRef(l.DiffID), ChainRef(l.ChainID)} {
 		tag, err := a.s.Resolve(ref)
-		var use *store.UseError
+		var use *store.UsageError
 		if errors.As(err, &use) {
 			continue
 		}

@@ -483,7 +483,7 @@ func TestRemove(t *testing.T) {
 	if _, err := Remove(t.Context(), s, one.Ref); !errors.As(err, &known) || known.Kind != Usage {
 		t.Errorf("removed twice: %v", err)
 	}
-	gc := func() *store.Collected {
+	gc := func() *store.GCResult {
 		c, err := s.GC(t.Context(), store.GCOptions{Keep: 1})
 		if err != nil {
 			t.Fatal(err)

@@ -58,7 +58,7 @@ func CheckLoose(s *store.Store, ref tree.Ref) error {
 		return err
 	}
 	_, err := s.Resolve(RecordRef(ref))
-	var use *store.UseError
+	var use *store.UsageError
 	if errors.As(err, &use) {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 const (
 	// usualProfile is prefetched if a mount does not name a profile and the store has
 	// it.
-	usualProfile = tree.UsualProfile
+	usualProfile = tree.DefaultProfile
 	noProfile    = "none"
 )
 

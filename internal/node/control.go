@@ -48,7 +48,7 @@ const (
 // server returns a server with limits on its connections. The time of an answer has no
 // limit: a mount may wait for an origin.
 func server(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil)}
+	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10, ConnState: bounded.TrackState(nil)}
 }
 
 // serveMetrics answers Prometheus at a separate address, if the configuration has one.

@@ -83,7 +83,7 @@ func merge(first, then []tree.Part) []tree.Part {
 		case !both:
 			parts = append(parts, p)
 		case !parts[i].Whole() && !p.Whole():
-			parts[i].Runs = tree.Join(append(slices.Clone(parts[i].Runs), p.Runs...), 0)
+			parts[i].Runs = tree.JoinRuns(append(slices.Clone(parts[i].Runs), p.Runs...), 0)
 		default:
 			parts[i].Runs = nil
 		}

@@ -154,7 +154,7 @@ func (d *daemon) knows(s *source, ref tree.Ref) bool {
 // bootstrapOf returns the profile whose bootstrap a mount uses.
 func bootstrapOf(r MountRequest) string {
 	if r.Profile == "" || r.Profile == noProfile {
-		return tree.UsualProfile
+		return tree.DefaultProfile
 	}
 	return r.Profile
 }

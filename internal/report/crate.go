@@ -108,7 +108,7 @@ func WriteCrate(dir string) error {
 		return err
 	}
 	path := filepath.Join(abs, CrateFile)
-	if err := owner.Planted(path); err != nil {
+	if err := owner.CheckPlanted(path); err != nil {
 		return err
 	}
 	return beneath.Replace(path, 0o666, beneath.Volatile, append(text, '\n'))

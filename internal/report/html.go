@@ -160,13 +160,13 @@ func writePage(dir, path string, text []byte) (string, error) {
 	if path == "" {
 		// In a directory of another user the page would be written where a link of that
 		// user leads.
-		err = errors.Join(owner.Named(dir), owner.Directory(filepath.Join(dir, engine.StateDir)))
+		err = errors.Join(owner.CheckNamed(dir), owner.Directory(filepath.Join(dir, engine.StateDir)))
 		if err != nil {
 			return "", err
 		}
 		path = filepath.Join(dir, engine.ReportFile)
 		err = writeOutput(dir, engine.ReportFile, text)
-	} else if err = owner.Planted(path); err == nil {
+	} else if err = owner.CheckPlanted(path); err == nil {
 		err = beneath.Replace(path, 0o666, beneath.Volatile, text)
 	}
 	if err != nil {

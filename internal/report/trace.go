@@ -31,7 +31,7 @@ func WriteTrace(dir, path string) error {
 	if err := trace(dir, &b); err != nil {
 		return err
 	}
-	if err := owner.Planted(path); err != nil {
+	if err := owner.CheckPlanted(path); err != nil {
 		return err
 	}
 	return beneath.Replace(path, 0o666, beneath.Volatile, b.Bytes())

@@ -21,14 +21,14 @@ import (
 
 // OpenMirror opens the mirror in dir of the store that info describes, with info's keys
 // as the trusted ones. If dir is empty or does not exist, it becomes a mirror. A store
-// with another id is refused with a [UseError].
+// with another id is refused with a [UsageError].
 func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
 	s, err := Open(dir, o)
-	var use *UseError
+	var use *UsageError
 	if errors.As(err, &use) && errors.Is(err, fs.ErrNotExist) {
 		return newMirror(dir, info, o)
 	}
@@ -36,7 +36,7 @@ func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 		return nil, err
 	}
 	if s.info.ID != info.ID {
-		return nil, &UseError{Reason: fmt.Sprintf("%s is store %s, not a mirror of store %s", dir, s.info.ID, info.ID),
+		return nil, &UsageError{Reason: fmt.Sprintf("%s is store %s, not a mirror of store %s", dir, s.info.ID, info.ID),
 			HintText: "name another directory: a mirror is a copy of one store"}
 	}
 	missing := slices.DeleteFunc(slices.Clone(info.Keys), func(k tree.PublicKey) bool { return slices.Contains(s.info.Keys, k) })
@@ -66,7 +66,7 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	for _, e := range list {
 		// An interrupted newMirror leaves these, and no store.json.
 		if !slices.Contains([]string{"objects", "tags", "profiles", tree.BootstrapsDir, tree.NextDir, workDir}, e.Name()) {
-			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), HintText: "give a new or empty directory"}
+			return nil, &UsageError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), HintText: "give a new or empty directory"}
 		}
 	}
 	s := &Store{dir: dir, info: &info, home: o.Home, sync: !o.Unsynced}

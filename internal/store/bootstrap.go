@@ -62,8 +62,8 @@ func (s *Store) writeBootstraps(ref tree.Ref) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(names, tree.UsualProfile) {
-		names = append(names, tree.UsualProfile)
+	if !slices.Contains(names, tree.DefaultProfile) {
+		names = append(names, tree.DefaultProfile)
 	}
 	for _, name := range names {
 		content, err := s.bootstrap(ref, r, name)
@@ -82,7 +82,7 @@ func (s *Store) writeBootstraps(ref tree.Ref) error {
 
 // healBootstraps makes the bootstraps of a tag that lacks them.
 func (s *Store) healBootstraps(ref tree.Ref) error {
-	if _, err := os.Lstat(s.path(ref.BootstrapPath(tree.UsualProfile))); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(s.path(ref.BootstrapPath(tree.DefaultProfile))); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return s.writeBootstraps(ref)

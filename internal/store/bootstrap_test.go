@@ -55,7 +55,7 @@ func TestBootstraps(t *testing.T) {
 			t.Errorf("%+v", found)
 		}
 	}
-	o := bootstrap(t, s, ref, tree.UsualProfile)
+	o := bootstrap(t, s, ref, tree.DefaultProfile)
 	if len(o.Files) != 2 || o.Objects[p.Tree] == nil || len(o.Later) == 0 {
 		t.Fatalf("%+v", o)
 	}
@@ -71,11 +71,11 @@ func TestBootstraps(t *testing.T) {
 	if o := bootstrap(t, s, ref, "other"); o == nil || o.Files[tree.ProfilePath(p.Tree, "other")] == nil {
 		t.Fatalf("with a profile: %+v", o)
 	}
-	if o := bootstrap(t, s, ref, tree.UsualProfile); o == nil || len(o.Files) != 2 {
+	if o := bootstrap(t, s, ref, tree.DefaultProfile); o == nil || len(o.Files) != 2 {
 		t.Fatalf("without it: %+v", o)
 	}
-	record(tree.UsualProfile)
-	o = bootstrap(t, s, ref, tree.UsualProfile)
+	record(tree.DefaultProfile)
+	o = bootstrap(t, s, ref, tree.DefaultProfile)
 	if len(o.Files) != 3 || len(o.Objects) < 3 {
 		t.Fatalf("with the usual profile: %+v", o)
 	}
@@ -87,14 +87,14 @@ func TestBootstraps(t *testing.T) {
 	if bootstrap(t, s, ref, "other") != nil {
 		t.Error("a bootstrap of the tag's former tree is there")
 	}
-	o = bootstrap(t, s, ref, tree.UsualProfile)
+	o = bootstrap(t, s, ref, tree.DefaultProfile)
 	if o == nil || o.Objects[p.Tree] == nil {
 		t.Fatal("the bootstrap is not of the new tree")
 	}
 	repeats(o)
 
 	// One that lacks is made by the next publish; a wrong one is found.
-	path := filepath.Join(s.Dir(), ref.BootstrapPath(tree.UsualProfile))
+	path := filepath.Join(s.Dir(), ref.BootstrapPath(tree.DefaultProfile))
 	flip(t, path)
 	if found := verify(t, s); len(found) != 1 {
 		t.Errorf("a damaged bootstrap: %+v", found)
@@ -105,20 +105,20 @@ func TestBootstraps(t *testing.T) {
 	if again := publish(t, s, dir, "x", ""); !again.Unchanged {
 		t.Fatal("the tree changed")
 	}
-	repeats(bootstrap(t, s, ref, tree.UsualProfile))
+	repeats(bootstrap(t, s, ref, tree.DefaultProfile))
 
 	if _, err := s.NewKey(""); err != nil {
 		t.Fatal(err)
 	}
-	if bootstrap(t, s, ref, tree.UsualProfile) != nil {
+	if bootstrap(t, s, ref, tree.DefaultProfile) != nil {
 		t.Error("a bootstrap with the former keys is there")
 	}
 	publish(t, s, dir, "x", "")
-	repeats(bootstrap(t, s, ref, tree.UsualProfile))
+	repeats(bootstrap(t, s, ref, tree.DefaultProfile))
 	if there, err := s.Untag(context.Background(), ref); err != nil || !there {
 		t.Fatal(there, err)
 	}
-	if bootstrap(t, s, ref, tree.UsualProfile) != nil {
+	if bootstrap(t, s, ref, tree.DefaultProfile) != nil {
 		t.Error("a bootstrap of a tag that was taken away is there")
 	}
 }

@@ -452,7 +452,7 @@ func TestSourceThatCannotBe(t *testing.T) {
 		"the store": s.Dir(), "in the store": filepath.Join(s.Dir(), "objects"), "around the store": filepath.Dir(s.Dir()),
 	} {
 		_, err := s.Publish(context.Background(), dir, mustRef(t, "x"), store.PublishOptions{})
-		var use *store.UseError
+		var use *store.UsageError
 		if !errors.As(err, &use) || use.Hint() == "" {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -468,7 +468,7 @@ func TestSourceThatCannotBe(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	ref := tree.Ref{Name: "x", Digest: object.Sum(nil)}
-	var use *store.UseError
+	var use *store.UsageError
 	if _, err := s.Publish(context.Background(), dir, ref, store.PublishOptions{Key: key}); !errors.As(err, &use) {
 		t.Errorf("a reference with a digest: %v", err)
 	}

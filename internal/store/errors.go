@@ -13,22 +13,22 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// UseError reports a request that cannot be met: the store, tag, tree, directory or key
+// UsageError reports a request that cannot be met: the store, tag, tree, directory or key
 // does not exist, or a name is malformed.
-type UseError struct {
+type UsageError struct {
 	Reason   string
 	HintText string
 	Err      error // the cause; may be nil
 }
 
-func (e *UseError) Error() string { return e.Reason }
+func (e *UsageError) Error() string { return e.Reason }
 
 // ExitCode implements exit.Coded.
-func (*UseError) ExitCode() exit.Code { return exit.Usage }
-func (e *UseError) Unwrap() error     { return e.Err }
+func (*UsageError) ExitCode() exit.Code { return exit.Usage }
+func (e *UsageError) Unwrap() error     { return e.Err }
 
 // Hint returns the hint for the user.
-func (e *UseError) Hint() string { return e.HintText }
+func (e *UsageError) Hint() string { return e.HintText }
 
 // SourceError reports that the directory to be published cannot be read as it is: a
 // file keeps changing, may not be read, or has a property that a tree cannot hold.

@@ -29,7 +29,7 @@ func verify(t testing.TB, s *store.Store) []store.Finding {
 	return v.Findings
 }
 
-func collect(t testing.TB, s *store.Store, o store.GCOptions) *store.Collected {
+func collect(t testing.TB, s *store.Store, o store.GCOptions) *store.GCResult {
 	t.Helper()
 	c, err := s.GC(context.Background(), o)
 	if err != nil {

@@ -30,8 +30,8 @@ type GCOptions struct {
 	Now     time.Time // zero: the present
 }
 
-// Collected is the result of a gc.
-type Collected struct {
+// GCResult is the result of a gc.
+type GCResult struct {
 	Trees    int   // kept
 	Objects  int64 // kept because a tree or profile needs them
 	Bytes    int64
@@ -52,7 +52,7 @@ const sweepBatch = 64
 // works beside writers. If a tag, manifest, page or profile is damaged, so that the
 // needed objects are not known for certain, GC removes nothing, and the error names the
 // damaged file.
-func (s *Store) GC(ctx context.Context, o GCOptions) (*Collected, error) {
+func (s *Store) GC(ctx context.Context, o GCOptions) (*GCResult, error) {
 	if err := s.prepare(); err != nil {
 		return nil, accessError(s.dir, err)
 	}
@@ -104,7 +104,7 @@ func before(a, b unix.Timespec) bool {
 type collector struct {
 	s      *Store
 	o      GCOptions
-	c      Collected
+	c      GCResult
 	cutoff unix.Timespec // files changed since then stay
 	marks  map[object.Digest]struct{}
 	trees  map[object.Digest]bool // kept

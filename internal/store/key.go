@@ -20,7 +20,7 @@ func KeyFile(home, id string) (string, error) {
 	if home == "" {
 		config, err := os.UserConfigDir()
 		if err != nil {
-			return "", &UseError{Reason: fmt.Sprintf("there is no directory for keys: %v", err), HintText: "set PREMIX_HOME to a directory of your own, or give --key FILE", Err: err}
+			return "", &UsageError{Reason: fmt.Sprintf("there is no directory for keys: %v", err), HintText: "set PREMIX_HOME to a directory of your own, or give --key FILE", Err: err}
 		}
 		home = filepath.Join(config, "premix")
 	}
@@ -42,7 +42,7 @@ func (s *Store) checkKeyPlace(wished string) error {
 		return err
 	}
 	if below(file, s.dir) {
-		return &UseError{Reason: fmt.Sprintf("the private key would be in the store, at %s, where a web server may serve it", file), HintText: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
+		return &UsageError{Reason: fmt.Sprintf("the private key would be in the store, at %s, where a web server may serve it", file), HintText: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return &UseError{Reason: fmt.Sprintf("the private key's file %s exists already", file), HintText: "give --key another file: keys are never overwritten", Err: err}
+		return &UsageError{Reason: fmt.Sprintf("the private key's file %s exists already", file), HintText: "give --key another file: keys are never overwritten", Err: err}
 	}
 	if err != nil {
 		return fmt.Errorf("write the private key: %w", err)
@@ -83,14 +83,14 @@ func (s *Store) Key(file string) (tree.PrivateKey, error) {
 		if errors.As(err, &foreign) {
 			way = foreign.HintText
 		}
-		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("the store's private key cannot be read: %v", err), HintText: way, Err: err}
+		return tree.PrivateKey{}, &UsageError{Reason: fmt.Sprintf("the store's private key cannot be read: %v", err), HintText: way, Err: err}
 	}
 	key, err := tree.ParsePrivateKey(string(content))
 	if err != nil {
-		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("%s: %v", file, err), HintText: "name the right file with --key", Err: err}
+		return tree.PrivateKey{}, &UsageError{Reason: fmt.Sprintf("%s: %v", file, err), HintText: "name the right file with --key", Err: err}
 	}
 	if !slices.Contains(s.info.Keys, key.Public()) {
-		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("the private key %s does not belong to the store %s", file, s.dir), HintText: "name the right file with --key; premix store key lists the store's public keys"}
+		return tree.PrivateKey{}, &UsageError{Reason: fmt.Sprintf("the private key %s does not belong to the store %s", file, s.dir), HintText: "name the right file with --key; premix store key lists the store's public keys"}
 	}
 	return key, nil
 }

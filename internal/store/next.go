@@ -84,7 +84,7 @@ func (s *Store) file(path string) ([]byte, error) {
 // tags.
 func (s *Store) rowFiles(ref tree.Ref, add func(path string, content []byte)) error {
 	var failed error
-	tree.Row(ref, func(path string) []byte {
+	tree.NextRefs(ref, func(path string) []byte {
 		content, err := s.file(path)
 		failed = errors.Join(failed, err)
 		if content != nil {

@@ -33,8 +33,8 @@ func TestRow(t *testing.T) {
 	}
 	next := func(name, want string) {
 		t.Helper()
-		o := bootstrap(t, s, refs[name], tree.UsualProfile)
-		if got := fmt.Sprint(tree.Row(refs[name], func(path string) []byte { return o.Files[path] })); got != want {
+		o := bootstrap(t, s, refs[name], tree.DefaultProfile)
+		if got := fmt.Sprint(tree.NextRefs(refs[name], func(path string) []byte { return o.Files[path] })); got != want {
 			t.Errorf("after %s: %s, want %s", name, got, want)
 		}
 	}

@@ -20,7 +20,7 @@ func (s *Store) Profile(d object.Digest, name string) (*tree.ProfileRecord, *tre
 	}
 	signed, err := os.ReadFile(s.path(tree.ProfilePath(d, name)))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, &UseError{Reason: fmt.Sprintf("tree %s has no profile %s", d.Short(), name), HintText: "premix store ls lists profiles", Err: err}
+		return nil, nil, &UsageError{Reason: fmt.Sprintf("tree %s has no profile %s", d.Short(), name), HintText: "premix store ls lists profiles", Err: err}
 	}
 	if err != nil {
 		return nil, nil, accessError(s.dir, err)
@@ -45,7 +45,7 @@ func (s *Store) Profile(d object.Digest, name string) (*tree.ProfileRecord, *tre
 // profile.
 func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name string, key tree.PrivateKey) (*tree.Profile, error) {
 	if err := tree.ParseProfileName(name); err != nil {
-		return nil, &UseError{Reason: err.Error(), HintText: "give another --name", Err: err}
+		return nil, &UsageError{Reason: err.Error(), HintText: "give another --name", Err: err}
 	}
 	t, err := s.Tree(recorded.Tree)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 func worthwhile(p tree.Part, size int64) tree.Part {
 	var runs []object.Run
 	touched, all := 0, object.Leaves(size)
-	for _, r := range tree.Join(p.Runs, 1) {
+	for _, r := range tree.JoinRuns(p.Runs, 1) {
 		r.From, r.To = max(r.From, 0), min(r.To, all)
 		if r.From < r.To {
 			runs = append(runs, r)

@@ -127,18 +127,18 @@ func (s *Store) openSource(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {
-		return nil, &UseError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), HintText: "name an existing directory", Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), HintText: "name an existing directory", Err: err}
 	}
 	own, err := filepath.EvalSymlinks(s.dir)
 	if err != nil {
 		return nil, err
 	}
 	if below(own, abs) || below(abs, own) && !s.scratch(abs) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s and the directory %s overlap", own, abs), HintText: "publish a directory that does not contain the store"}
+		return nil, &UsageError{Reason: fmt.Sprintf("the store %s and the directory %s overlap", own, abs), HintText: "publish a directory that does not contain the store"}
 	}
 	root, err := os.OpenFile(abs, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, &UseError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), HintText: "name a directory that you may read", Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), HintText: "name a directory that you may read", Err: err}
 	}
 	return root, nil
 }

@@ -38,7 +38,7 @@ type decoded struct {
 const recentBytes = 32 << 20
 
 // Tree opens a tree by its digest. It reads and verifies the manifest and pages. An
-// error about these is a [DamageError], or a [UseError] if there is no such tree.
+// error about these is a [DamageError], or a [UsageError] if there is no such tree.
 func (s *Store) Tree(d object.Digest) (*Tree, error) {
 	m, err := s.Manifest(d)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Store) Tree(d object.Digest) (*Tree, error) {
 func (s *Store) Manifest(d object.Digest) (*tree.Manifest, error) {
 	content, err := s.Content(d, -1)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 	}
 	if err != nil {
 		return nil, damage("tree "+d.Short(), err)

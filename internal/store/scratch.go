@@ -30,7 +30,7 @@ func (s *Store) scratch(dir string) bool {
 // writer is closed. An incomplete tree does not count.
 func (w *Writer) Keep(d object.Digest) (bool, error) {
 	t, err := w.s.Tree(d)
-	var use *UseError
+	var use *UsageError
 	var damage *DamageError
 	if errors.As(err, &use) || errors.As(err, &damage) {
 		return false, nil
@@ -50,7 +50,7 @@ func (w *Writer) Keep(d object.Digest) (bool, error) {
 // must continue if the tag is ever set again.
 func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 	if ref.Tag == "" {
-		return false, &UseError{Reason: ref.String() + " names a tree by its digest", HintText: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
+		return false, &UsageError{Reason: ref.String() + " names a tree by its digest", HintText: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
 	}
 	if err := s.prepare(); err != nil {
 		return false, accessError(s.dir, err)

@@ -134,7 +134,7 @@ func (s *spans) note(inode uint64, from, to int64) {
 func (s *spans) list() []tree.Span {
 	var list []tree.Span
 	for _, inode := range s.order {
-		list = append(list, tree.Span{Inode: inode, Runs: tree.Join(s.runs[inode], 0)})
+		list = append(list, tree.Span{Inode: inode, Runs: tree.JoinRuns(s.runs[inode], 0)})
 	}
 	return list
 }

@@ -55,7 +55,7 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 					place[i] = k
 					recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
 				}
-				recorded.Parts[k].Runs = tree.Join(append(recorded.Parts[k].Runs, object.Run{From: int((a - at) / object.LeafSize), To: object.Leaves(b - at)}), 0)
+				recorded.Parts[k].Runs = tree.JoinRuns(append(recorded.Parts[k].Runs, object.Run{From: int((a - at) / object.LeafSize), To: object.Leaves(b - at)}), 0)
 			}
 			at += c.Size
 		}
@@ -124,7 +124,7 @@ func TestFewBundles(t *testing.T) {
 		for i := range tr.Chunks() {
 			recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
 		}
-		p, err := s.PublishProfile(context.Background(), recorded, tree.UsualProfile, key)
+		p, err := s.PublishProfile(context.Background(), recorded, tree.DefaultProfile, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestFewBundles(t *testing.T) {
 			t.Errorf("%d files: %d bundles, not %d", c.files, len(p.Bundles), c.bundles)
 			continue
 		}
-		o := bootstrap(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
+		o := bootstrap(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.DefaultProfile)
 		if o == nil || o.Objects[p.Bundles[0].Digest] == nil {
 			t.Errorf("%d files: the bootstrap lacks the first bundle", c.files)
 		}

@@ -65,7 +65,7 @@ func Init(dir string, o Options) (*Store, error) {
 	made := errors.Is(err, fs.ErrNotExist)
 	err = os.MkdirAll(dir, 0o777)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the directory %s cannot be made: %v", dir, err), HintText: "give a new or empty directory", Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("the directory %s cannot be made: %v", dir, err), HintText: "give a new or empty directory", Err: err}
 	}
 	if err != nil {
 		return nil, accessError(dir, err)
@@ -75,10 +75,10 @@ func Init(dir string, o Options) (*Store, error) {
 		return nil, accessError(dir, err)
 	}
 	if slices.ContainsFunc(list, func(e fs.DirEntry) bool { return e.Name() == tree.InfoPath }) {
-		return nil, &UseError{Reason: fmt.Sprintf("%s is a store already", dir), HintText: "use it: premix store publish --store " + dir + " DIR NAME"}
+		return nil, &UsageError{Reason: fmt.Sprintf("%s is a store already", dir), HintText: "use it: premix store publish --store " + dir + " DIR NAME"}
 	}
 	if len(list) > 0 {
-		return nil, &UseError{Reason: fmt.Sprintf("%s is not empty: it contains %s", dir, list[0].Name()), HintText: "give a new or empty directory"}
+		return nil, &UsageError{Reason: fmt.Sprintf("%s is not empty: it contains %s", dir, list[0].Name()), HintText: "give a new or empty directory"}
 	}
 	var id [16]byte
 	var seed [32]byte
@@ -126,7 +126,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	content, err := os.ReadFile(filepath.Join(dir, tree.InfoPath))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil, &UseError{Reason: fmt.Sprintf("%s is not a store: it has no %s", dir, tree.InfoPath), HintText: "make one with premix store init " + dir, Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("%s is not a store: it has no %s", dir, tree.InfoPath), HintText: "make one with premix store init " + dir, Err: err}
 	}
 	if err != nil {
 		return nil, accessError(dir, err)
@@ -165,7 +165,7 @@ func (s *Store) prepare() error {
 // belongs refuses a store in which another user could have placed links that redirect
 // writes.
 func (s *Store) belongs() error {
-	if err := owner.Named(s.dir); err != nil {
+	if err := owner.CheckNamed(s.dir); err != nil {
 		return err
 	}
 	for _, d := range []string{"objects", "tags", "profiles", workDir, locksDir, writersDir} {

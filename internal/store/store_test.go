@@ -100,7 +100,7 @@ func TestKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = s.Key("")
-		var use *store.UseError
+		var use *store.UsageError
 		if !errors.As(err, &use) || use.Hint() == "" || strings.Contains(err.Error(), "secret words") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -36,7 +36,7 @@ type Tagged struct {
 // tag writes the next record of a tag.
 func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if o.Ref.Tag == "" {
-		return nil, &UseError{Reason: fmt.Sprintf("%s names a tree by its digest, and cannot be changed", o.Ref), HintText: "name a tag: " + o.Ref.Name + ":" + tree.DefaultTag}
+		return nil, &UsageError{Reason: fmt.Sprintf("%s names a tree by its digest, and cannot be changed", o.Ref), HintText: "name a tag: " + o.Ref.Name + ":" + tree.DefaultTag}
 	}
 	if err := s.checkTagPlace(o.Ref); err != nil {
 		return nil, err
@@ -87,11 +87,11 @@ func (s *Store) checkTagPlace(ref tree.Ref) error {
 	for part := range strings.SplitSeq(ref.Name, "/") {
 		dir = filepath.Join(dir, part)
 		if st, err := os.Lstat(dir); err == nil && !st.IsDir() {
-			return &UseError{Reason: fmt.Sprintf("the name %s is taken by a tag's file, %s", ref.Name, dir), HintText: "choose another name"}
+			return &UsageError{Reason: fmt.Sprintf("the name %s is taken by a tag's file, %s", ref.Name, dir), HintText: "choose another name"}
 		}
 	}
 	if st, err := os.Lstat(s.path(ref.TagPath())); err == nil && st.IsDir() {
-		return &UseError{Reason: fmt.Sprintf("the tag %s is taken by the name %s/%s.json", ref, ref.Name, ref.Tag), HintText: "choose another tag"}
+		return &UsageError{Reason: fmt.Sprintf("the tag %s is taken by the name %s/%s.json", ref, ref.Name, ref.Tag), HintText: "choose another tag"}
 	}
 	return nil
 }
@@ -209,13 +209,13 @@ func damagedHistory(ref tree.Ref, line int, err error) error {
 func (s *Store) Resolve(ref tree.Ref) (*tree.TagRecord, error) {
 	if !ref.Digest.IsZero() {
 		if _, err := os.Lstat(s.path(ref.Digest.Path())); err != nil {
-			return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, ref.Digest), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
+			return nil, &UsageError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, ref.Digest), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 		}
 		return &tree.TagRecord{Store: s.info.ID, Name: ref.Name, Tree: ref.Digest}, nil
 	}
 	content, err := os.ReadFile(s.path(ref.TagPath()))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no %s", s.dir, ref), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
+		return nil, &UsageError{Reason: fmt.Sprintf("the store %s has no %s", s.dir, ref), HintText: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 	}
 	if err != nil {
 		return nil, accessError(s.dir, err)

@@ -138,7 +138,7 @@ func Check(r io.Reader, file string, o Options, each func(Sequence) error) (Summ
 
 func (c *checker) problem(line int64, hint, format string, args ...any) error {
 	c.found = append(c.found, Problem{File: c.file, Line: int(line), Message: fmt.Sprintf(format, args...), Hint: hint})
-	if len(c.found) >= problem.Enough {
+	if len(c.found) >= problem.MaxProblems {
 		return errEnough
 	}
 	return nil

@@ -88,7 +88,7 @@ func (in *Input) keep(line int, err error) error {
 		return err
 	}
 	in.wrong.Add(line, e.HintText, "%s", e.Reason)
-	if len(in.wrong.List) >= problem.Enough {
+	if len(in.wrong.List) >= problem.MaxProblems {
 		return errEnough
 	}
 	return nil

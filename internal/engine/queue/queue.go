@@ -187,7 +187,7 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 // belongs refuses a directory with commands, names of files to be removed or numbers of
 // processes that another user has written down.
 func (q *Queue) belongs() error {
-	if err := owner.Named(q.Dir); err != nil {
+	if err := owner.CheckNamed(q.Dir); err != nil {
 		return err
 	}
 	for _, dir := range []string{filepath.Join(q.Dir, engine.StateDir), q.path("")} {

@@ -399,7 +399,7 @@ func TestAllMistakes(t *testing.T) {
 	var list problem.List
 	for _, format := range []Format{Lines, JSONL} {
 		_, err := trySubmit(q, BatchOptions{}, Input{Format: format}, strings.Repeat("\x00\n", 1000))
-		if !errors.As(err, &list) || len(list) != problem.Enough || list[problem.Enough-1].Line != problem.Enough {
+		if !errors.As(err, &list) || len(list) != problem.MaxProblems || list[problem.MaxProblems-1].Line != problem.MaxProblems {
 			t.Errorf("of 1000 mistakes in %s: %v", format, err)
 		}
 	}

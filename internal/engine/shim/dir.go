@@ -146,7 +146,7 @@ func (c *Config) setDevices() error {
 // belongs refuses a shim directory of another user, who would control the jobs and the
 // answers of the worker.
 func belongs(dir string) error {
-	if err := owner.Named(dir); err != nil {
+	if err := owner.CheckNamed(dir); err != nil {
 		return err
 	}
 	for _, d := range []string{filepath.Join(dir, "bin"), filepath.Join(dir, engine.StateDir), statePath(dir, "")} {

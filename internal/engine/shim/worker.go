@@ -341,7 +341,7 @@ func (w *worker) idle() bool {
 
 // mine reports whether the peer of a connection is this user, or root.
 func mine(conn net.Conn) bool {
-	user, err := bounded.User(conn)
+	user, err := bounded.PeerUID(conn)
 	return err == nil && (user == 0 || int(user) == os.Geteuid())
 }
 

@@ -36,11 +36,11 @@ type Entry struct {
 	Newest       int      // tags of each name; 0: all
 	As           string   // template of the name in the store
 	Platform     string   // "" for the platform of this machine
-	Gone         Gone
+	Gone         GonePolicy
 }
 
-// Gone says what happens to an image that its registry no longer has.
-type Gone struct {
+// GonePolicy says what happens to an image that its registry no longer has.
+type GonePolicy struct {
 	Keep  bool          // it stays
 	After time.Duration // it is removed after this time, unless it reappears
 }

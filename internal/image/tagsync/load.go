@@ -39,7 +39,7 @@ var document = problem.Document{Name: "watch list", Form: "a watch list has a ke
 
 // Load reads and checks a watch list. It returns all mistakes in it as [Problems].
 func Load(file string) (*List, error) {
-	l := &loader{Collector: problem.Collector{File: file}, gone: Gone{After: defaultGone}}
+	l := &loader{Collector: problem.Collector{File: file}, gone: GonePolicy{After: defaultGone}}
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ type loader struct {
 	problem.Collector
 	list     *List
 	platform string // of entries without one
-	gone     Gone
+	gone     GonePolicy
 }
 
 // texts reads a non-empty list of texts.
@@ -141,14 +141,14 @@ func (l *loader) readPlatform(n *yaml.Node) string {
 	return s
 }
 
-func (l *loader) readGone(n *yaml.Node) Gone {
+func (l *loader) readGone(n *yaml.Node) GonePolicy {
 	switch n.Value {
 	case "keep":
-		return Gone{Keep: true}
+		return GonePolicy{Keep: true}
 	case "remove":
-		return Gone{}
+		return GonePolicy{}
 	}
-	return Gone{After: l.duration(n, "gone")}
+	return GonePolicy{After: l.duration(n, "gone")}
 }
 
 func (l *loader) top(root *yaml.Node) {

@@ -69,10 +69,10 @@ images:
 	want := &List{
 		Name: "nightly", Path: file, Interval: 90 * time.Minute, Together: 2, Timeout: day, GC: &GC{1, 7 * day},
 		Entries: []Entry{
-			{Line: 9, Registry: "index.docker.io", Name: "library/debian", Tags: []string{"12"}, As: "${base}", Platform: "linux/arm64", Gone: Gone{After: 2 * day}},
-			{Line: 10, Registry: "quay.io", Name: "biocontainers/samtools", Tags: []string{"1.2*"}, As: "quay.io/${name}", Platform: "linux/arm64", Gone: Gone{After: 2 * day}},
+			{Line: 9, Registry: "index.docker.io", Name: "library/debian", Tags: []string{"12"}, As: "${base}", Platform: "linux/arm64", Gone: GonePolicy{After: 2 * day}},
+			{Line: 10, Registry: "quay.io", Name: "biocontainers/samtools", Tags: []string{"1.2*"}, As: "quay.io/${name}", Platform: "linux/arm64", Gone: GonePolicy{After: 2 * day}},
 			{Line: 11, Registry: "127.0.0.1:5000", Name: "team/*", Tags: []string{"1.10", "v*", "latest"}, Exclude: []string{"*-rc*"}, ExcludeNames: []string{"team/scratch"},
-				Newest: 3, As: "team/${base}", Platform: "linux/amd64", Gone: Gone{Keep: true}},
+				Newest: 3, As: "team/${base}", Platform: "linux/amd64", Gone: GonePolicy{Keep: true}},
 			{Line: 19, Registry: "index.docker.io", Name: "biodepot/star", Tags: []string{"latest"}, As: "${name}", Platform: "linux/arm64"},
 		},
 	}

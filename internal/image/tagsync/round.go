@@ -64,7 +64,7 @@ type Row struct {
 // Summary is the result of a round.
 type Summary struct {
 	Rows  []Row // in the order of references; entries first
-	GC    *store.Collected
+	GC    *store.GCResult
 	Retry time.Time // the earliest retry of a failed image; zero: none failed
 }
 
@@ -300,7 +300,7 @@ const (
 )
 
 // failed counts a failure and sets the time of the next try.
-func (r *round) failed(t *Trouble, registry string, err error) {
+func (r *round) failed(t *RetryState, registry string, err error) {
 	t.Failures++
 	wait := min(firstRetry<<min(t.Failures-1, 16), lastRetry)
 	wait += time.Duration(rand.Int64N(int64(wait / 5))) // spread the retries
@@ -315,11 +315,11 @@ func (r *round) failed(t *Trouble, registry string, err error) {
 }
 
 // waits reports whether a failed item is not yet to be retried.
-func (r *round) waits(t *Trouble) bool { return !r.o.Eager && t.Retry.After(r.o.now()) }
+func (r *round) waits(t *RetryState) bool { return !r.o.Eager && t.Retry.After(r.o.now()) }
 
 // expand asks registries for the images of all entries.
 func (r *round) expand(ctx context.Context, owners map[string]string) ([]*wanted, error) {
-	troubles := map[string]Trouble{}
+	troubles := map[string]RetryState{}
 	for _, t := range r.state.Entries {
 		troubles[t.Entry] = t
 	}
@@ -441,7 +441,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 		i = Image{Ref: x.Ref, Registry: x.Registry, Name: x.Name, Tag: x.Tag, Platform: x.Platform, Claimed: i.Claimed, Record: i.Record, Changed: i.Changed}
 	}
 	row := Row{Ref: i.Ref, Source: i.Source(), Digest: i.Digest, Record: i.Record}
-	if r.waits(&i.Trouble) {
+	if r.waits(&i.RetryState) {
 		row.Action, row.Retry, row.Error, row.Hint = Waiting, i.Retry, i.Error, i.Hint
 		r.report(row)
 		return nil
@@ -461,7 +461,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	if err == nil {
 		i.Checked, i.Gone, row.Digest = r.o.now(), time.Time{}, digest
 		if digest == i.Digest && r.stands(&i) {
-			i.Trouble = Trouble{}
+			i.RetryState = RetryState{}
 			row.Action = Unchanged
 			r.report(row)
 			r.note(&i)
@@ -477,7 +477,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		r.failed(&i.Trouble, i.Registry, err)
+		r.failed(&i.RetryState, i.Registry, err)
 		row.Action, row.Retry, row.Err = Failed, i.Retry, err
 		r.report(row)
 		return r.put(&i)
@@ -489,7 +489,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 			row.Action = Unchanged // another index with the same image
 		}
 	}
-	i.Trouble = Trouble{}
+	i.RetryState = RetryState{}
 	r.mu.Lock()
 	r.changed = r.changed || row.Action == Updated
 	r.mu.Unlock()
@@ -590,11 +590,11 @@ func (r *round) entryOf(i *Image) (e *Entry, answered bool) {
 }
 
 // vanished handles an image of the list that its registry no longer has.
-func (r *round) vanished(ctx context.Context, i *Image, gone Gone) error {
+func (r *round) vanished(ctx context.Context, i *Image, gone GonePolicy) error {
 	if i.Gone.IsZero() {
 		i.Gone = r.o.now()
 	}
-	i.Trouble = Trouble{}
+	i.RetryState = RetryState{}
 	if i.Claimed && (gone.Keep || r.o.now().Sub(i.Gone) < gone.After) {
 		r.report(Row{Action: Vanished, Ref: i.Ref, Source: i.Source(), Digest: i.Digest, Record: i.Record, Gone: i.Gone})
 		return r.put(i)
@@ -617,7 +617,7 @@ func (r *round) removeNow(ctx context.Context, i *Image) error {
 	if err != nil {
 		return err
 	}
-	var none *store.UseError
+	var none *store.UsageError
 	if _, err := r.store.Resolve(image.RecordRef(ref)); errors.As(err, &none) {
 		return drop() // it has been removed already
 	}

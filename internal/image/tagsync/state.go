@@ -23,12 +23,12 @@ const StateFormat = "premix images 1"
 
 // State is the recorded state of a watch list in a store.
 type State struct {
-	Format   string    `json:"format"`
-	List     string    `json:"list"`              // path of the list
-	Began    time.Time `json:"began"`             // the last round
-	Finished time.Time `json:"ended,omitzero"`    // zero while it is running, or if it was interrupted
-	Images   []Image   `json:"images"`            // in the order of their references
-	Entries  []Trouble `json:"entries,omitempty"` // entries that could not be expanded
+	Format   string       `json:"format"`
+	List     string       `json:"list"`              // path of the list
+	Began    time.Time    `json:"began"`             // the last round
+	Finished time.Time    `json:"ended,omitzero"`    // zero while it is running, or if it was interrupted
+	Images   []Image      `json:"images"`            // in the order of their references
+	Entries  []RetryState `json:"entries,omitempty"` // entries that could not be expanded
 }
 
 // Image is an image of a list, or of an earlier version of it.
@@ -44,14 +44,14 @@ type Image struct {
 	Changed  time.Time     `json:"changed,omitzero"`   // when it was added
 	Checked  time.Time     `json:"checked,omitzero"`   // when the registry last returned the digest
 	Gone     time.Time     `json:"gone,omitzero"`      // when the registry was first seen without the tag
-	Trouble
+	RetryState
 }
 
 // Source returns the image's name in its registry.
 func (i *Image) Source() string { return displayed(i.Registry, i.Name, i.Tag) }
 
-// Trouble records repeated failures.
-type Trouble struct {
+// RetryState records repeated failures.
+type RetryState struct {
 	Entry    string    `json:"entry,omitempty"` // set for an entry
 	Failures int       `json:"failures,omitempty"`
 	Retry    time.Time `json:"retry,omitzero"` // the next try

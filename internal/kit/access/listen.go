@@ -201,7 +201,7 @@ func makeParent(dir string) error {
 	if st.Mode().Perm()&0o022 != 0 && st.Mode()&fs.ModeSticky == 0 {
 		return &AddressError{Address: dir, HintText: "name a socket in a directory of your own", Err: fmt.Errorf("other users may write to the directory (mode %04o)", st.Mode().Perm())}
 	}
-	if err := owner.Named(dir); err != nil {
+	if err := owner.CheckNamed(dir); err != nil {
 		return &AddressError{Address: dir, HintText: "name a socket in a directory of your own", Err: err}
 	}
 	return nil

@@ -411,7 +411,7 @@ func sourceOf(c net.Conn) (s source) {
 	case *net.TCPConn:
 		s.network = network(c.RemoteAddr().(*net.TCPAddr))
 	case *net.UnixConn:
-		if user, err := User(c); err == nil {
+		if user, err := PeerUID(c); err == nil {
 			s.user = user
 		}
 	}
@@ -429,8 +429,8 @@ func network(a *net.TCPAddr) netip.Prefix {
 	return p
 }
 
-// User returns the user at the other end of a Unix socket.
-func User(c net.Conn) (uint32, error) {
+// PeerUID returns the user at the other end of a Unix socket.
+func PeerUID(c net.Conn) (uint32, error) {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
 		return 0, errors.New("the connection is not of a socket")

@@ -202,7 +202,7 @@ func TestSlowHeaders(t *testing.T) {
 	}
 	answering, goOn := make(chan struct{}), make(chan struct{})
 	told := make(chan int, 100)
-	server := &http.Server{ConnState: State(nil), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{ConnState: TrackState(nil), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/long" {
 			close(answering)
 			<-goOn
@@ -338,7 +338,7 @@ func TestUnix(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if user, err := User(s); err != nil || int(user) != os.Getuid() {
+		if user, err := PeerUID(s); err != nil || int(user) != os.Getuid() {
 			t.Errorf("user %d, %v", user, err)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// State returns a function for http.Server.ConnState. It marks a connection as busy from
+// TrackState returns a function for http.Server.ConnState. It marks a connection as busy from
 // the header of a request until the response was written, and then calls next, which may
 // be nil.
-func State(next func(net.Conn, http.ConnState)) func(net.Conn, http.ConnState) {
+func TrackState(next func(net.Conn, http.ConnState)) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		inner := c
 		for {

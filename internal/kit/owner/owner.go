@@ -224,9 +224,9 @@ func Environ() []string {
 	return env
 }
 
-// Named refuses a directory that a user named if its owner is not trusted. Symbolic links
+// CheckNamed refuses a directory that a user named if its owner is not trusted. Symbolic links
 // to it are followed.
-func Named(dir string) error {
+func CheckNamed(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return &fs.PathError{Op: "stat", Path: dir, Err: err}
@@ -461,7 +461,7 @@ func ReadOthers(path string) ([]byte, error) {
 // Peer refuses a connection over a Unix socket whose other end is a process of a user who
 // is not trusted. For a client the other end is the process that listens.
 func Peer(c net.Conn) error {
-	user, err := bounded.User(c)
+	user, err := bounded.PeerUID(c)
 	if err != nil {
 		return err
 	}
@@ -485,10 +485,10 @@ func (l Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Planted refuses a file whose owner is not trusted in a directory to which all users can
+// CheckPlanted refuses a file whose owner is not trusted in a directory to which all users can
 // write. The kernel does the same where fs.protected_symlinks, protected_regular and
 // protected_fifos are set.
-func Planted(path string) error {
+func CheckPlanted(path string) error {
 	var st, dir unix.Stat_t
 	if unix.Lstat(path, &st) != nil || unix.Stat(filepath.Dir(path), &dir) != nil {
 		return nil // the file does not exist

@@ -69,7 +69,7 @@ func TestDirectory(t *testing.T) {
 	}
 	refused(t, "a link", Directory(link))
 	refused(t, "a file", Directory(file))
-	if err := Named(link); err != nil {
+	if err := CheckNamed(link); err != nil {
 		t.Errorf("Named does not follow a link: %v", err)
 	}
 	if err := Directory(filepath.Join(parent, "none")); !errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,7 @@ func TestStrangers(t *testing.T) {
 	}
 	refused(t, "Directory", Directory(dir))
 	refused(t, "Private", Private(dir))
-	refused(t, "Named", Named(dir))
+	refused(t, "Named", CheckNamed(dir))
 	refused(t, "Shared", Shared(dir))
 	_, err := OpenFile(file, os.O_RDWR|os.O_TRUNC, 0)
 	refused(t, "OpenFile", err)

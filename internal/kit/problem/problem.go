@@ -67,9 +67,9 @@ func (l List) ExitCode() exit.Code {
 	return exit.Usage
 }
 
-// Enough is the number of mistakes that are reported for a file of any length, which may be
+// MaxProblems is the number of mistakes that are reported for a file of any length, which may be
 // a file of another kind.
-const Enough = 20
+const MaxProblems = 20
 
 // Collector gathers the problems of one file.
 type Collector struct {

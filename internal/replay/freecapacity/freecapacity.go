@@ -9,10 +9,10 @@ type Request struct {
 	Memory int32 // MiB a core
 }
 
-// Room is the free capacity of a pool, now and later. A holder is a number that the caller
+// Pool is the free capacity of a pool, now and later. A holder is a number that the caller
 // chooses, for example a job's; it holds room once at a time. Methods must not be called
 // for moments before the last Forget.
-type Room interface {
+type Pool interface {
 	// Possible reports whether a request fits into an empty pool.
 	Possible(r Request) bool
 	// Fits reports whether there is room for a request in [from, until).
@@ -40,8 +40,8 @@ type Room interface {
 	Forget(now trace.Time)
 }
 
-// Counted is a pool of equal units.
-type Counted struct {
+// CountedPool is a pool of equal units.
+type CountedPool struct {
 	unit   int32 // cores of a unit: 1, or the cores of a node
 	memory int64 // MiB of a unit; 0: unlimited
 	total  int64 // units
@@ -52,15 +52,15 @@ type Counted struct {
 	now   int64 // units free now, if ahead is false
 }
 
-// NewCounted returns a pool of units. If cores is more than 1, a unit is a whole node with
+// NewCountedPool returns a pool of units. If cores is more than 1, a unit is a whole node with
 // that many cores and memory (MiB; 0: unlimited). If ahead is false, the room only stores
 // the present: holders must give room back when it ends, and all questions must be about
 // now.
-func NewCounted(units int64, cores int32, memory int64, ahead bool) *Counted {
-	return &Counted{unit: max(cores, 1), memory: memory, total: units, steps: newSteps(units), ahead: ahead, now: units}
+func NewCountedPool(units int64, cores int32, memory int64, ahead bool) *CountedPool {
+	return &CountedPool{unit: max(cores, 1), memory: memory, total: units, steps: newSteps(units), ahead: ahead, now: units}
 }
 
-func (c *Counted) units(r Request) int64 {
+func (c *CountedPool) units(r Request) int64 {
 	if c.unit == 1 {
 		return int64(r.Cores)
 	}
@@ -75,16 +75,16 @@ func (c *Counted) units(r Request) int64 {
 	return max(n, int64(r.Nodes))
 }
 
-func (c *Counted) Possible(r Request) bool { return c.units(r) <= c.total }
+func (c *CountedPool) Possible(r Request) bool { return c.units(r) <= c.total }
 
-func (c *Counted) Fits(r Request, from, until trace.Time) bool {
+func (c *CountedPool) Fits(r Request, from, until trace.Time) bool {
 	if !c.ahead {
 		return c.units(r) <= c.now
 	}
 	return c.steps.least(from, until) >= c.units(r)
 }
 
-func (c *Counted) Earliest(r Request, from, length trace.Time) trace.Time {
+func (c *CountedPool) Earliest(r Request, from, length trace.Time) trace.Time {
 	return c.steps.earliest(from, max(length, 1), c.units(r))
 }
 
@@ -92,31 +92,31 @@ func (c *Counted) Earliest(r Request, from, length trace.Time) trace.Time {
 // moment in [from, until) from which on there is room for a time that ends not after kept;
 // else the first moment, not before now, from which on there is room until kept, if it is
 // before until; else trace.Never.
-func (c *Counted) Sooner(r Request, now, from, until, length, kept trace.Time) trace.Time {
+func (c *CountedPool) Sooner(r Request, now, from, until, length, kept trace.Time) trace.Time {
 	return c.steps.sooner(now, from, until, length, kept, c.units(r))
 }
 
-// Room returns until when there is room for a request that fits at a moment.
-func (c *Counted) Room(r Request, from trace.Time) trace.Time {
+// Pool returns until when there is room for a request that fits at a moment.
+func (c *CountedPool) Room(r Request, from trace.Time) trace.Time {
 	return c.steps.below(c.steps.root, c.steps.base, from, c.units(r))
 }
 
-func (c *Counted) Take(_ int32, r Request, from, until trace.Time) bool {
+func (c *CountedPool) Take(_ int32, r Request, from, until trace.Time) bool {
 	c.change(-c.units(r), from, until)
 	return true
 }
 
-func (c *Counted) Give(_ int32, r Request, from, until trace.Time) {
+func (c *CountedPool) Give(_ int32, r Request, from, until trace.Time) {
 	c.change(c.units(r), from, until)
 }
 
-func (c *Counted) Extend(_ int32, r Request, until, to trace.Time) {
+func (c *CountedPool) Extend(_ int32, r Request, until, to trace.Time) {
 	if c.ahead {
 		c.change(-c.units(r), until, to)
 	}
 }
 
-func (c *Counted) change(units int64, from, until trace.Time) {
+func (c *CountedPool) change(units int64, from, until trace.Time) {
 	if !c.ahead {
 		c.now += units
 		return
@@ -128,20 +128,20 @@ func (c *Counted) change(units int64, from, until trace.Time) {
 	c.steps.change(until, -units)
 }
 
-func (c *Counted) Free(at trace.Time) int64 {
+func (c *CountedPool) Free(at trace.Time) int64 {
 	if !c.ahead {
 		return c.now * int64(c.unit)
 	}
 	return c.steps.value(at) * int64(c.unit)
 }
 
-func (c *Counted) Total() int64          { return c.total * int64(c.unit) }
-func (c *Counted) Least(r Request) int32 { return int32(min(c.units(r)*int64(c.unit), 1<<30)) }
-func (c *Counted) Short(at trace.Time) bool {
+func (c *CountedPool) Total() int64          { return c.total * int64(c.unit) }
+func (c *CountedPool) Least(r Request) int32 { return int32(min(c.units(r)*int64(c.unit), 1<<30)) }
+func (c *CountedPool) Short(at trace.Time) bool {
 	return c.Free(at) < 0
 }
 
-func (c *Counted) Forget(now trace.Time) {
+func (c *CountedPool) Forget(now trace.Time) {
 	if c.ahead {
 		c.steps.forget(now)
 	}

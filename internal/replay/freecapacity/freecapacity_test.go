@@ -13,7 +13,7 @@ func TestAgainstPlain(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		const end = 120
-		c := NewCounted(10, 1, 0, true)
+		c := NewCountedPool(10, 1, 0, true)
 		plain := make([]int64, end)
 		for i := range plain {
 			plain[i] = 10
@@ -122,7 +122,7 @@ func TestAgainstPlain(t *testing.T) {
 
 func TestPlaced(t *testing.T) {
 	nodes := []Node{{Cores: 4, Memory: 4000}, {Cores: 4, Memory: 4000}, {Cores: 8, Memory: 16000}}
-	p := NewPlaced(nodes, false, Pack)
+	p := NewNodePool(nodes, false, Pack)
 	two := Request{Cores: 6, Nodes: 2}
 	if !p.Take(1, two, 0, 10) || len(p.Shares(1)) != 2 || p.Shares(1)[0].Cores != 3 {
 		t.Fatalf("shares %+v", p.Shares(1))
@@ -144,7 +144,7 @@ func TestPlaced(t *testing.T) {
 	if at := p.Earliest(two, 0, 5); at != 3 {
 		t.Errorf("two nodes at %d, want 3", at)
 	}
-	whole := NewPlaced(nodes, true, Spread)
+	whole := NewNodePool(nodes, true, Spread)
 	whole.Take(1, Request{Cores: 1}, 0, 10)
 	if whole.Fits(Request{Cores: 9}, 0, 5) || !whole.Fits(Request{Cores: 8}, 0, 5) {
 		t.Error("a node is shared")
@@ -153,8 +153,8 @@ func TestPlaced(t *testing.T) {
 
 func TestAdjacent(t *testing.T) {
 	// Nodes 3 and 6 are taken: the runs that are free are 0 to 2, 4 and 5, and 7.
-	free := func() *Placed {
-		p := NewPlaced(make([]Node, 8), true, Adjacent)
+	free := func() *NodePool {
+		p := NewNodePool(make([]Node, 8), true, Adjacent)
 		for i := range p.nodes {
 			p.nodes[i].Cores = 2
 			p.lines[i][0].cores = 2

@@ -26,8 +26,8 @@ const (
 	Adjacent
 )
 
-// Placed is a pool of named nodes, whose cores and memory jobs share.
-type Placed struct {
+// NodePool is a pool of named nodes, whose cores and memory jobs share.
+type NodePool struct {
 	nodes     []Node
 	lines     []line
 	whole     bool // a job has its nodes to itself
@@ -53,9 +53,9 @@ type segment struct {
 	mib   int64
 }
 
-// NewPlaced returns a pool of nodes. If whole is true, jobs do not share nodes.
-func NewPlaced(nodes []Node, whole bool, placement Placement) *Placed {
-	p := &Placed{nodes: nodes, whole: whole, placement: placement, held: make(map[int32][]Share)}
+// NewNodePool returns a pool of nodes. If whole is true, jobs do not share nodes.
+func NewNodePool(nodes []Node, whole bool, placement Placement) *NodePool {
+	p := &NodePool{nodes: nodes, whole: whole, placement: placement, held: make(map[int32][]Share)}
 	for _, n := range nodes {
 		p.total += int64(n.Cores)
 		p.lines = append(p.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
@@ -64,7 +64,7 @@ func NewPlaced(nodes []Node, whole bool, placement Placement) *Placed {
 }
 
 // Shares returns the nodes of a holder.
-func (p *Placed) Shares(holder int32) []Share { return p.held[holder] }
+func (p *NodePool) Shares(holder int32) []Share { return p.held[holder] }
 
 // find returns the index of the segment that contains a moment.
 func (l line) find(at trace.Time) int {
@@ -110,7 +110,7 @@ func (l *line) change(from, until trace.Time, cores int32, mib int64) {
 
 // offer returns the number of cores that a request can have on a node for all of [from,
 // until).
-func (p *Placed) offer(node int, r Request, from, until trace.Time) int32 {
+func (p *NodePool) offer(node int, r Request, from, until trace.Time) int32 {
 	l := p.lines[node]
 	n := &p.nodes[node]
 	least, mib := n.Cores, n.Memory
@@ -129,15 +129,15 @@ func (p *Placed) offer(node int, r Request, from, until trace.Time) int32 {
 // each returns the number of cores that a request needs on each of its nodes, at most.
 func (r Request) each() int32 { return (r.Cores + r.Nodes - 1) / r.Nodes }
 
-func (p *Placed) Possible(r Request) bool {
-	empty := Placed{nodes: p.nodes, whole: p.whole}
+func (p *NodePool) Possible(r Request) bool {
+	empty := NodePool{nodes: p.nodes, whole: p.whole}
 	for _, n := range p.nodes {
 		empty.lines = append(empty.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
 	}
 	return empty.Fits(r, 0, 1)
 }
 
-func (p *Placed) Fits(r Request, from, until trace.Time) bool {
+func (p *NodePool) Fits(r Request, from, until trace.Time) bool {
 	until = max(until, from+1)
 	var cores int64
 	var nodes int32
@@ -159,7 +159,7 @@ func (p *Placed) Fits(r Request, from, until trace.Time) bool {
 }
 
 // next returns the first change of any node after a moment.
-func (p *Placed) next(after trace.Time) trace.Time {
+func (p *NodePool) next(after trace.Time) trace.Time {
 	first := trace.Never
 	for _, l := range p.lines {
 		if i := l.find(after) + 1; i < len(l) {
@@ -169,7 +169,7 @@ func (p *Placed) next(after trace.Time) trace.Time {
 	return first
 }
 
-func (p *Placed) Earliest(r Request, from, length trace.Time) trace.Time {
+func (p *NodePool) Earliest(r Request, from, length trace.Time) trace.Time {
 	length = max(length, 1)
 	if r.Nodes == 0 {
 		for t := from; t < trace.Never; t = p.next(t) {
@@ -203,7 +203,7 @@ func (p *Placed) Earliest(r Request, from, length trace.Time) trace.Time {
 
 // earliestOn returns the first moment from which on one node has capacity for a request's
 // share for a time.
-func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.Time {
+func (p *NodePool) earliestOn(node int, r Request, from, length trace.Time) trace.Time {
 	l, want := p.lines[node], r.each()
 	for i := l.find(from); i < len(l); i++ {
 		t := max(l[i].from, from)
@@ -214,7 +214,7 @@ func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.
 	return trace.Never
 }
 
-func (p *Placed) Gap(_ Request, from, until, _, _ trace.Time) bool { return from < until }
+func (p *NodePool) Gap(_ Request, from, until, _, _ trace.Time) bool { return from < until }
 
 // candidate is a node that can have a share of a request.
 type candidate struct {
@@ -265,7 +265,7 @@ func adjacent(list []candidate, r Request) []candidate {
 	return ordered
 }
 
-func (p *Placed) Take(holder int32, r Request, from, until trace.Time) bool {
+func (p *NodePool) Take(holder int32, r Request, from, until trace.Time) bool {
 	until = max(until, from+1)
 	var list []candidate
 	for i := range p.nodes {
@@ -313,14 +313,14 @@ func (p *Placed) Take(holder int32, r Request, from, until trace.Time) bool {
 	return true
 }
 
-func (p *Placed) Give(holder int32, _ Request, from, until trace.Time) {
+func (p *NodePool) Give(holder int32, _ Request, from, until trace.Time) {
 	for _, s := range p.held[holder] {
 		p.lines[s.Node].change(from, until, s.used, s.mib)
 	}
 	delete(p.held, holder)
 }
 
-func (p *Placed) Extend(holder int32, _ Request, until, to trace.Time) {
+func (p *NodePool) Extend(holder int32, _ Request, until, to trace.Time) {
 	for _, s := range p.held[holder] {
 		p.lines[s.Node].change(until, to, -s.used, -s.mib)
 	}
@@ -328,7 +328,7 @@ func (p *Placed) Extend(holder int32, _ Request, until, to trace.Time) {
 
 // Block takes whole nodes, the highest indexes first, whether they are free or not: for
 // downtime.
-func (p *Placed) Block(holder int32, nodes int, from, until trace.Time) {
+func (p *NodePool) Block(holder int32, nodes int, from, until trace.Time) {
 	var shares []Share
 	for i := len(p.nodes) - 1; i >= max(len(p.nodes)-nodes, 0); i-- {
 		s := Share{Node: int32(i), Cores: p.nodes[i].Cores, used: p.nodes[i].Cores, mib: p.nodes[i].Memory}
@@ -339,7 +339,7 @@ func (p *Placed) Block(holder int32, nodes int, from, until trace.Time) {
 }
 
 // Crowded reports whether a holder has a node whose capacity is exceeded.
-func (p *Placed) Crowded(holder int32, at trace.Time) bool {
+func (p *NodePool) Crowded(holder int32, at trace.Time) bool {
 	for _, s := range p.held[holder] {
 		if l := p.lines[s.Node]; l[l.find(at)].cores < 0 {
 			return true
@@ -348,7 +348,7 @@ func (p *Placed) Crowded(holder int32, at trace.Time) bool {
 	return false
 }
 
-func (p *Placed) Free(at trace.Time) int64 {
+func (p *NodePool) Free(at trace.Time) int64 {
 	var free int64
 	for _, l := range p.lines {
 		free += int64(max(l[l.find(at)].cores, 0))
@@ -356,14 +356,14 @@ func (p *Placed) Free(at trace.Time) int64 {
 	return free
 }
 
-func (p *Placed) Total() int64          { return p.total }
-func (p *Placed) Least(r Request) int32 { return r.Cores }
+func (p *NodePool) Total() int64          { return p.total }
+func (p *NodePool) Least(r Request) int32 { return r.Cores }
 
-func (p *Placed) Short(at trace.Time) bool {
+func (p *NodePool) Short(at trace.Time) bool {
 	return slices.ContainsFunc(p.lines, func(l line) bool { return l[l.find(at)].cores < 0 })
 }
 
-func (p *Placed) Forget(now trace.Time) {
+func (p *NodePool) Forget(now trace.Time) {
 	for i, l := range p.lines {
 		if at := l.find(now); at > 0 {
 			p.lines[i] = slices.Delete(l, 0, at)

@@ -54,11 +54,11 @@ type Machine struct {
 
 // Pool is a set of nodes.
 type Pool struct {
-	Name   string `yaml:"name" json:"name"`
-	Groups []Node `yaml:"nodes" json:"nodes"`
-	Share  string `yaml:"share" json:"share"` // cores or nodes
-	Place  string `yaml:"place" json:"place"` // any, pack, spread or adjacent
-	Down   []Down `yaml:"down" json:"down,omitempty"`
+	Name   string   `yaml:"name" json:"name"`
+	Groups []Node   `yaml:"nodes" json:"nodes"`
+	Share  string   `yaml:"share" json:"share"` // cores or nodes
+	Place  string   `yaml:"place" json:"place"` // any, pack, spread or adjacent
+	Down   []Outage `yaml:"down" json:"down,omitempty"`
 }
 
 // Node is a number of equal nodes.
@@ -69,8 +69,8 @@ type Node struct {
 	Memory Size   `yaml:"memory" json:"memory,omitempty"` // of a node; 0: unlimited
 }
 
-// Down is a time in which nodes cannot be used.
-type Down struct {
+// Outage is a time in which nodes cannot be used.
+type Outage struct {
 	From    Span `yaml:"from" json:"from"` // since the begin of the trace
 	Until   Span `yaml:"until" json:"until"`
 	Nodes   int  `yaml:"count" json:"count"`     // 0: all
@@ -479,7 +479,7 @@ func FromTrace(t *trace.Trace, cores int) *Machine {
 		cores, how = t.Procs, "the header of the trace"
 	}
 	if cores == 0 {
-		if cores = Held(t); cores > 0 {
+		if cores = PeakCores(t); cores > 0 {
 			how = "the most cores that jobs of the trace held at a time"
 		}
 	}
@@ -501,9 +501,9 @@ func FromTrace(t *trace.Trace, cores int) *Machine {
 	return m
 }
 
-// Held returns the largest number of cores that jobs held at a time in reality; 0 if the
+// PeakCores returns the largest number of cores that jobs held at a time in reality; 0 if the
 // trace does not record all starts.
-func Held(t *trace.Trace) int {
+func PeakCores(t *trace.Trace) int {
 	if t.Waited == nil {
 		return 0
 	}

@@ -149,7 +149,7 @@ func New(t *trace.Trace, m *machine.Machine, o Options) *Results {
 	r := &Results{t: t, m: m, Options: o}
 	r.Machine = MachineInfo{Name: m.Name, Cores: m.Cores(), Nodes: m.Nodes(), Derived: m.Derived, Notes: m.Notes}
 	if s, err := simulate.Recorded(t); err == nil {
-		r.recorded, r.Machine.Held = s, machine.Held(t)
+		r.recorded, r.Machine.Held = s, machine.PeakCores(t)
 	}
 	r.Trace = TraceInfo{Name: t.Name, Format: t.Format, Users: len(t.Users.Names), Read: t.Read}
 	if t.Begin > 0 {

@@ -82,8 +82,8 @@ type Weights struct {
 	QOS       int64 `yaml:"qos" json:"qos"`
 }
 
-// Built returns the names of the built-in policies.
-func Built() []string {
+// BuiltIns returns the names of the built-in policies.
+func BuiltIns() []string {
 	return []string{"fcfs", "sjf", "easy", "conservative", "multifactor", Recorded}
 }
 
@@ -242,7 +242,7 @@ func Choose(names []string, file []Config) ([]Config, error) {
 		}
 		c, ok := builtIn(name)
 		if !ok {
-			known := Built()
+			known := BuiltIns()
 			for _, c := range file {
 				known = append(known, c.Name)
 			}

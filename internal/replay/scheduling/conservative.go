@@ -172,7 +172,7 @@ func (s *scheduler) compress(p *pool) error {
 func (s *scheduler) advance(p *pool, job int32, moved span) {
 	now, plan, r, length := s.c.Now(), &s.plans[job], s.c.Request(job), s.c.Estimate(job)
 	was, from, known := plan.at, trace.Never, false
-	if counted, ok := p.room.(*freecapacity.Counted); ok {
+	if counted, ok := p.room.(*freecapacity.CountedPool); ok {
 		low, high := now, was
 		var hull span
 		if hull, known = p.vacant.since(plan.checked); known {
@@ -199,7 +199,7 @@ func (s *scheduler) advance(p *pool, job int32, moved span) {
 // fill starts jobs after a key that fit now. As many of them are tried as the depth permits.
 func (s *scheduler) fill(p *pool, at key) error {
 	c, now := s.c, s.c.Now()
-	counted, _ := p.room.(*freecapacity.Counted)
+	counted, _ := p.room.(*freecapacity.CountedPool)
 	var last freecapacity.Request // a request, and until when there is room for it
 	until := trace.Unknown
 	for tried := 0; tried < s.Depth; tried++ {

@@ -22,7 +22,7 @@ type scheduler struct {
 
 // pool is the state of one pool.
 type pool struct {
-	room  freecapacity.Room
+	room  freecapacity.Pool
 	queue *queue
 	// For conservative backfilling.
 	due    moments  // times of reservations, including some that were moved since

@@ -124,7 +124,7 @@ const (
 type Cluster struct {
 	Trace   *trace.Trace
 	Machine *machine.Machine
-	Rooms   []freecapacity.Room // by pool
+	Rooms   []freecapacity.Pool // by pool
 
 	policy   Policy
 	options  Options
@@ -163,7 +163,7 @@ type downtime struct {
 	pool    int32
 	request freecapacity.Request
 	nodes   int
-	machine.Down
+	machine.Outage
 }
 
 // Run replays a trace. It closes a policy that is an io.Closer.
@@ -230,13 +230,13 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 		ahead = ahead || !d.Failure
 		c.track = true
 	}
-	var r freecapacity.Room
+	var r freecapacity.Pool
 	first := p.Groups[0]
 	switch {
 	case p.Place == "any" && !p.Whole():
-		r = freecapacity.NewCounted(int64(p.Cores()), 1, 0, ahead)
+		r = freecapacity.NewCountedPool(int64(p.Cores()), 1, 0, ahead)
 	case p.Whole() && len(p.Groups) == 1 && p.Place != "adjacent":
-		r = freecapacity.NewCounted(int64(first.Count), int32(first.Cores), int64(first.Memory), ahead)
+		r = freecapacity.NewCountedPool(int64(first.Count), int32(first.Cores), int64(first.Memory), ahead)
 	default:
 		var nodes []freecapacity.Node
 		for _, g := range p.Groups {
@@ -251,7 +251,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 		case "adjacent":
 			placement = freecapacity.Adjacent
 		}
-		r = freecapacity.NewPlaced(nodes, p.Whole(), placement)
+		r = freecapacity.NewNodePool(nodes, p.Whole(), placement)
 	}
 	c.Rooms = append(c.Rooms, r)
 	c.ahead = append(c.ahead, ahead)
@@ -263,7 +263,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 			nodes -= p.Groups[k].Count
 		}
 		at := int32(len(c.downs))
-		down := downtime{pool: i, request: freecapacity.Request{Cores: int32(cores)}, nodes: d.Nodes, Down: d}
+		down := downtime{pool: i, request: freecapacity.Request{Cores: int32(cores)}, nodes: d.Nodes, Outage: d}
 		c.downs = append(c.downs, down)
 		if !d.Failure {
 			c.block(at, trace.Time(d.From))
@@ -276,7 +276,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 // block takes the capacity of nodes that are down.
 func (c *Cluster) block(at int32, from trace.Time) {
 	d := &c.downs[at]
-	if p, ok := c.Rooms[d.pool].(*freecapacity.Placed); ok {
+	if p, ok := c.Rooms[d.pool].(*freecapacity.NodePool); ok {
 		p.Block(-1-at, d.nodes, from, trace.Time(d.Until))
 		return
 	}
@@ -527,7 +527,7 @@ func (c *Cluster) leave(job int32) bool {
 }
 
 func (c *Cluster) placed(pool int32) bool {
-	_, ok := c.Rooms[pool].(*freecapacity.Placed)
+	_, ok := c.Rooms[pool].(*freecapacity.NodePool)
 	return ok
 }
 
@@ -558,7 +558,7 @@ func (c *Cluster) down(at int32) {
 	}
 	// Choose the jobs to end: the youngest first and, if nodes have names, the jobs on
 	// nodes that are down.
-	placed, named := c.Rooms[d.pool].(*freecapacity.Placed)
+	placed, named := c.Rooms[d.pool].(*freecapacity.NodePool)
 	list := slices.Clone(c.running[d.pool])
 	for i := len(list) - 1; i >= 0 && c.Rooms[d.pool].Short(c.now); i-- {
 		if named && !placed.Crowded(list[i], c.now) {

@@ -81,14 +81,14 @@ func (c *Cache) Status() Status {
 
 // CheckReport is the result of a check.
 type CheckReport struct {
-	Trees  int     `json:"trees"`
-	Chunks int64   `json:"chunks"` // hashed
-	Bytes  int64   `json:"bytes"`  // hashed
-	Wrong  []Wrong `json:"wrong"`
+	Trees  int      `json:"trees"`
+	Chunks int64    `json:"chunks"` // hashed
+	Bytes  int64    `json:"bytes"`  // hashed
+	Wrong  []Damage `json:"wrong"`
 }
 
-// Wrong names something that was damaged on disk.
-type Wrong struct {
+// Damage names something that was damaged on disk.
+type Damage struct {
 	Tree object.Digest `json:"tree"`
 	What string        `json:"what"` // "chunk 12", "page 3", "manifest"
 	// Held reports that the tree was mounted directly from its image file: the kernel
@@ -100,7 +100,7 @@ type Wrong struct {
 // ones: they are fetched again when they are read. Wrong manifests and index pages are
 // written again.
 func (c *Cache) Check(ctx context.Context) (CheckReport, error) {
-	r := CheckReport{Wrong: []Wrong{}}
+	r := CheckReport{Wrong: []Damage{}}
 	for _, t := range c.all() {
 		r.Trees++
 		t.checkMeta(&r)
@@ -140,7 +140,7 @@ func (t *Tree) checkChunk(pg *page, i int, r *CheckReport) {
 		r.Bytes += pg.size(i)
 	}
 	if !right && t.stats.corrupt.Load() > before {
-		r.Wrong = append(r.Wrong, Wrong{t.digest, fmt.Sprintf("chunk %d", pg.first+i), t.held.Load() > 0})
+		r.Wrong = append(r.Wrong, Damage{t.digest, fmt.Sprintf("chunk %d", pg.first+i), t.held.Load() > 0})
 	}
 }
 
@@ -151,7 +151,7 @@ func (t *Tree) checkMeta(r *CheckReport) {
 		return // none of it was kept
 	}
 	if content, err := t.manifest.Marshal(); err == nil && object.Sum(content) == t.digest && !fileHas(t.dir+"/manifest", t.digest) {
-		r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: "manifest"})
+		r.Wrong = append(r.Wrong, Damage{Tree: t.digest, What: "manifest"})
 		t.keepMeta("manifest", content, 0)
 	}
 	for k, where := range t.manifest.Pages {
@@ -164,7 +164,7 @@ func (t *Tree) checkMeta(r *CheckReport) {
 			chunks[i] = tree.Chunk{Digest: pg.digests[i], Size: pg.size(i)}
 		}
 		if content, again, err := tree.MarshalPage(chunks); err == nil && again.Digest == where.Digest {
-			r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: fmt.Sprintf("page %d", k)})
+			r.Wrong = append(r.Wrong, Damage{Tree: t.digest, What: fmt.Sprintf("page %d", k)})
 			t.keepMeta("pages", content, t.pagePlace[k])
 		}
 	}

@@ -246,7 +246,7 @@ func TestPullRefuses(t *testing.T) {
 	}
 	for name, dest := range map[string]string{"another store": other, "a directory with other things": full} {
 		_, err := l.pull(l.url, dest, nil)
-		if _, ok := errors.AsType[*store.UseError](err); !ok {
+		if _, ok := errors.AsType[*store.UsageError](err); !ok {
 			t.Errorf("into %s: %v", name, err)
 		}
 	}
@@ -432,14 +432,14 @@ func TestPush(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = push(func(o *mirror.PushOptions) { o.From = other })
-			if _, ok := errors.AsType[*store.UseError](err); !ok {
+			if _, ok := errors.AsType[*store.UsageError](err); !ok {
 				t.Errorf("another store: %v", err)
 			}
 		})
 	}
 	for _, dest := range []string{l.url, l.store.Dir()} {
 		_, err := mirror.Push(context.Background(), mirror.PushOptions{From: l.store, Ref: ref, Dest: dest, Reach: quick})
-		if _, ok := errors.AsType[*store.UseError](err); !ok {
+		if _, ok := errors.AsType[*store.UsageError](err); !ok {
 			t.Errorf("to %s: %v", dest, err)
 		}
 	}

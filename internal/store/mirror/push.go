@@ -41,7 +41,7 @@ func Push(ctx context.Context, o PushOptions) (*Copied, error) {
 	switch dest := dest.(type) {
 	case *origin.Dir:
 		if dest.String() == o.From.Dir() {
-			return nil, &store.UseError{Reason: fmt.Sprintf("%s is the store that is pushed from", dest), HintText: "name another directory"}
+			return nil, &store.UsageError{Reason: fmt.Sprintf("%s is the store that is pushed from", dest), HintText: "name another directory"}
 		}
 		m, err := store.OpenMirror(dest.String(), o.From.Info(), o.Store)
 		if err != nil {
@@ -51,7 +51,7 @@ func Push(ctx context.Context, o PushOptions) (*Copied, error) {
 	case *origin.OCI:
 		return toRegistry(ctx, o.From, s, dest, o.Rollback, o.Progress)
 	}
-	return nil, &store.UseError{Reason: fmt.Sprintf("cannot push to %s", dest),
+	return nil, &store.UsageError{Reason: fmt.Sprintf("cannot push to %s", dest),
 		HintText: "push to a directory or to oci://HOST/REPOSITORY, or run premix store pull on the server"}
 }
 
@@ -189,7 +189,7 @@ func checkRegistry(ctx context.Context, from *store.Store, s source, dest *origi
 			return nil, false, err
 		}
 		if other.ID != mine.ID {
-			return nil, false, &store.UseError{Reason: fmt.Sprintf("%s holds store %s, not store %s", dest, other.ID, mine.ID), HintText: "name another repository: each holds one store"}
+			return nil, false, &store.UsageError{Reason: fmt.Sprintf("%s holds store %s, not store %s", dest, other.ID, mine.ID), HintText: "name another repository: each holds one store"}
 		}
 		if strings.TrimSpace(string(there)) == strings.TrimSpace(string(info)) {
 			info = nil

@@ -91,7 +91,7 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          errorLog,
-		ConnState:         bounded.State(counter(h.metrics)),
+		ConnState:         bounded.TrackState(counter(h.metrics)),
 		// Each stream may hold a file open.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64},
 	}
@@ -139,7 +139,7 @@ func (s *Server) Limit() int { return s.limit }
 // o.Linger.
 func (s *Server) Serve(ctx context.Context) error {
 	side := &http.Server{ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog, ConnState: bounded.State(nil)}
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog, ConnState: bounded.TrackState(nil)}
 	finished := make(chan error, 2)
 	perAddress := s.o.PerAddress
 	if perAddress <= 0 {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// UsualProfile is the profile of a mount that does not name one.
-	UsualProfile = "start"
+	// DefaultProfile is the profile of a mount that does not name one.
+	DefaultProfile = "start"
 	// MaxBootstrap is the largest size of a bootstrap, in bytes.
 	MaxBootstrap = 1 << 20
 

@@ -52,10 +52,10 @@ func ParseNext(content []byte) ([]Ref, error) {
 	return refs, nil
 }
 
-// Row returns the tags that are mounted after ref, in order, as long as each has only
+// NextRefs returns the tags that are mounted after ref, in order, as long as each has only
 // one next tag. file returns the content of a file below a store's root, or nil if
 // there is none.
-func Row(ref Ref, file func(path string) []byte) []Ref {
+func NextRefs(ref Ref, file func(path string) []byte) []Ref {
 	var row []Ref
 	for len(row) < maxNext {
 		next, err := ParseNext(file(ref.NextPath()))

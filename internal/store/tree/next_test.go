@@ -28,7 +28,7 @@ func TestNext(t *testing.T) {
 func TestRowEnds(t *testing.T) {
 	a, b := Ref{Name: "a", Tag: "1"}, Ref{Name: "b", Tag: "1"}
 	files := map[string][]byte{a.NextPath(): MarshalNext([]Ref{b}), b.NextPath(): MarshalNext([]Ref{a})}
-	if got := Row(a, func(path string) []byte { return files[path] }); len(got) > 2 {
+	if got := NextRefs(a, func(path string) []byte { return files[path] }); len(got) > 2 {
 		t.Errorf("%v", got)
 	}
 }

@@ -271,9 +271,9 @@ func (p *Profile) Check(chunks int, size func(chunk int) (n int64, hole bool, er
 	return nil
 }
 
-// Join returns runs, which may overlap and be in any order, as ascending separate runs.
+// JoinRuns returns runs, which may overlap and be in any order, as ascending separate runs.
 // It merges runs with at most gap leaves between them.
-func Join(runs []object.Run, gap int) []object.Run {
+func JoinRuns(runs []object.Run, gap int) []object.Run {
 	runs = slices.Clone(runs)
 	slices.SortFunc(runs, func(a, b object.Run) int { return a.From - b.From })
 	var out []object.Run

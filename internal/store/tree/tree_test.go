@@ -330,10 +330,10 @@ func TestProfileFitsItsTree(t *testing.T) {
 
 func TestJoin(t *testing.T) {
 	in := []object.Run{{From: 7, To: 9}, {From: 0, To: 2}, {From: 1, To: 4}, {From: 5, To: 6}, {From: 20, To: 21}}
-	if got := fmt.Sprint(Join(in, 0)); got != "[{0 4} {5 6} {7 9} {20 21}]" {
+	if got := fmt.Sprint(JoinRuns(in, 0)); got != "[{0 4} {5 6} {7 9} {20 21}]" {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(Join(in, 1)); got != "[{0 9} {20 21}]" {
+	if got := fmt.Sprint(JoinRuns(in, 1)); got != "[{0 9} {20 21}]" {
 		t.Error(got)
 	}
 }

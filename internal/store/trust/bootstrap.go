@@ -172,7 +172,7 @@ func (o *Bootstrap) Profile(d object.Digest, name string) (content []byte, ok bo
 // Next returns the tags that are mounted after ref, the tag of the bootstrap, as far as
 // the origin knows them. They are neither signed nor verified.
 func (o *Bootstrap) Next(ref tree.Ref) []tree.Ref {
-	return tree.Row(ref, func(path string) []byte { return o.head.Files[path] })
+	return tree.NextRefs(ref, func(path string) []byte { return o.head.Files[path] })
 }
 
 // Object returns the verified content of an object, once, or nil if the bootstrap does

@@ -141,7 +141,7 @@ func TestOnlyThePair(t *testing.T) {
 	var c *Capture
 	var before, after int64
 	if err := l.A.Do(func() (err error) {
-		if before, err = Carries("link0"); err == nil {
+		if before, err = InterfaceBytes("link0"); err == nil {
 			c, err = Open(o)
 		}
 		return err
@@ -149,7 +149,7 @@ func TestOnlyThePair(t *testing.T) {
 		t.Fatal(err)
 	}
 	pull(t, l, 1<<20)
-	if err := l.A.Do(func() (err error) { after, err = Carries("link0"); return err }); err != nil {
+	if err := l.A.Do(func() (err error) { after, err = InterfaceBytes("link0"); return err }); err != nil {
 		t.Fatal(err)
 	}
 	totals, err := c.Stop()
@@ -294,7 +294,7 @@ func TestTally(t *testing.T) {
 		if got.TCP != 7 || got.UDP != 1 || got.Connections != 2 || got.Oversize != 1 {
 			t.Errorf("%s: %+v", here, got)
 		}
-		want := []Carried{{Down: 300}, {}, {Down: 110, Up: 30}}
+		want := []TickBytes{{Down: 300}, {}, {Down: 110, Up: 30}}
 		if !reflect.DeepEqual(got.Series, want) {
 			t.Errorf("series %+v, want %+v", got.Series, want)
 		}
@@ -356,7 +356,7 @@ func TestLoopback(t *testing.T) {
 					return err
 				}
 				defer listener.Close()
-				before, err := Carries("lo")
+				before, err := InterfaceBytes("lo")
 				if err != nil {
 					return err
 				}
@@ -385,7 +385,7 @@ func TestLoopback(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				after, err := Carries("lo")
+				after, err := InterfaceBytes("lo")
 				carried = after - before
 				return err
 			}); err != nil {

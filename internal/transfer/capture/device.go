@@ -66,10 +66,10 @@ func MTU(device string) int {
 	return i.MTU
 }
 
-// Carries returns the number of bytes that an interface has received and sent. The loopback
+// InterfaceBytes returns the number of bytes that an interface has received and sent. The loopback
 // device receives the bytes that it sends; they count once. Carries reads /proc, because
 // /sys shows the devices of the namespace in which it was mounted.
-func Carries(device string) (int64, error) {
+func InterfaceBytes(device string) (int64, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return 0, err

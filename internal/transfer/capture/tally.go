@@ -19,7 +19,7 @@ type Totals struct {
 	Oversize    int64   // frames that are larger than the MTU permits
 	Drops       int64
 	Connections int
-	Series      []Carried // payload by ticks since the tally began
+	Series      []TickBytes // payload by ticks since the tally began
 	DownTimes   Times
 	UpTimes     Times
 	Packets     []Packet // if requested
@@ -36,8 +36,8 @@ type Times struct {
 
 const flowing = 64 << 10
 
-// Carried is the payload of one tick.
-type Carried struct{ Down, Up int64 }
+// TickBytes is the payload of one tick.
+type TickBytes struct{ Down, Up int64 }
 
 // Packet is a captured packet in the fewest bytes: a capture may have millions.
 type Packet struct {
@@ -165,7 +165,7 @@ func (y *Tally) Add(at time.Time, data []byte, size int) {
 	if payload > 0 {
 		tick := int(since / Tick)
 		for len(y.t.Series) <= tick && tick < maxTicks {
-			y.t.Series = append(y.t.Series, Carried{})
+			y.t.Series = append(y.t.Series, TickBytes{})
 		}
 		if tick < maxTicks {
 			if w == down {

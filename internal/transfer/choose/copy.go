@@ -52,8 +52,8 @@ type Copy struct {
 	Progress func(done, all int64)
 }
 
-// Done describes a completed copy.
-type Done struct {
+// Result describes a completed copy.
+type Result struct {
 	Protocol string     `json:"protocol"`
 	Size     int64      `json:"size"`
 	Files    int        `json:"files"`
@@ -131,12 +131,12 @@ type run struct {
 	there         *remoteStage   // for a put; nil: no protocol has needed it yet
 	unreadable    string         // a file of the source that cannot be read; empty: none
 	missing       map[string]bool
-	d             *Done
+	d             *Result
 	source        *digest // of the source, once it was requested
 }
 
 // Run makes the copy.
-func (j *Copy) Run(ctx context.Context) (*Done, error) {
+func (j *Copy) Run(ctx context.Context) (*Result, error) {
 	if j.Server != "" {
 		return j.stand(ctx)
 	}
@@ -145,9 +145,9 @@ func (j *Copy) Run(ctx context.Context) (*Done, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Done{}
-	if elsewhere, ok := j.surely(copies); ok {
-		done, final, err := j.direct(ctx, copies, elsewhere)
+	d := &Result{}
+	if useOther, ok := j.surely(copies); ok {
+		done, final, err := j.direct(ctx, copies, useOther)
 		if final {
 			return done, err
 		}
@@ -383,7 +383,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 
 // lookHere counts the data of a put. unreadable is a file of a tree that cannot be read, or
 // "".
-func lookHere(ctx context.Context, at string, d *Done) (unreadable string, err error) {
+func lookHere(ctx context.Context, at string, d *Result) (unreadable string, err error) {
 	info, err := os.Stat(at)
 	if err != nil {
 		return "", &SourceError{err.Error()}

@@ -98,7 +98,7 @@ func beyond(copies []transfer.Copy, t Task) bool {
 // end examines the source, so that no question is asked before. elsewhere reports for the
 // size of a file whether another protocol is better. If direct returns an error and done is
 // false, another protocol may succeed.
-func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, remote func(size int64) bool) (_ *Done, done bool, err error) {
+func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, remote func(size int64) bool) (_ *Result, done bool, err error) {
 	begin := time.Now()
 	if err := j.makeWay(); err != nil {
 		return nil, true, err
@@ -144,7 +144,7 @@ func (j *Copy) ownShipped(p *link.Protocol) bool {
 func (j *Copy) ownCopy(p *link.Protocol) (*stream.Copy, error) {
 	s := &stream.Copy{Congestion: p.Settings["congestion"], Keep: j.Keep,
 		Command: append(j.Link.SSH(), j.Link.Peer(),
-			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+p.Settings["serve_port"]+" --asked "+stream.Asked)}
+			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+p.Settings["serve_port"]+" --asked "+stream.RequestMark)}
 	var err error
 	if s.Streams, err = strconv.Atoi(p.Settings["streams"]); err != nil {
 		return nil, fmt.Errorf("streams of %s: %w", p.Name, err)
@@ -164,7 +164,7 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 	s.Host = address
 	limited, cancel := context.WithTimeout(ctx, r.Link.Timeout)
 	defer cancel()
-	var sent *stream.Done
+	var sent *stream.Result
 	if r.Direction == transfer.Get {
 		s.Local, s.Remote = r.stage.Path(), r.Copy.Remote
 		sent, err = r.take(limited, s, nil)
@@ -186,7 +186,7 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 
 // take makes a copy whose destination is here, if there is space for it. elsewhere may be
 // nil.
-func (j *Copy) take(ctx context.Context, s *stream.Copy, remote func(size int64) bool) (*stream.Done, error) {
+func (j *Copy) take(ctx context.Context, s *stream.Copy, remote func(size int64) bool) (*stream.Result, error) {
 	if j.Have != "" {
 		s.Have = []string{j.Have}
 	}
@@ -208,7 +208,7 @@ func (j *Copy) take(ctx context.Context, s *stream.Copy, remote func(size int64)
 }
 
 // keep renames a complete copy to its name.
-func (j *Copy) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
+func (j *Copy) keep(sent *stream.Result, stage *beneath.Stage) (*Result, error) {
 	j.note("%s", sent)
 	d := done(sent)
 	if info, err := os.Lstat(stage.Path()); err == nil && info.IsDir() {
@@ -221,15 +221,15 @@ func (j *Copy) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
 	return d, nil
 }
 
-func done(sent *stream.Done) *Done {
-	return &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own, Lost: sent.Lost, More: sent.More}
+func done(sent *stream.Result) *Result {
+	return &Result{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own, Lost: sent.Lost, More: sent.More}
 }
 
 // stand copies to or from a standing server.
-func (j *Copy) stand(ctx context.Context) (*Done, error) {
+func (j *Copy) stand(ctx context.Context) (*Result, error) {
 	begin := time.Now()
 	s := &stream.Copy{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion, Keep: j.Keep}
-	var d *Done
+	var d *Result
 	if j.Direction == transfer.Get {
 		if err := j.makeWay(); err != nil {
 			return nil, err
@@ -249,7 +249,7 @@ func (j *Copy) stand(ctx context.Context) (*Done, error) {
 			return nil, err
 		}
 	} else {
-		var here Done
+		var here Result
 		if _, err := lookHere(ctx, j.Local, &here); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ import (
 
 // Serve is the far end: it answers the near end, at in and out, until in ends. address is
 // the address of this machine on which it accepts streams; empty: all. Port 0 chooses any
-// port. asked is the text that the near end has substituted for [Asked]; if it is empty,
+// port. asked is the text that the near end has substituted for [RequestMark]; if it is empty,
 // the near end sends the request through in. records is as in [Server].
 func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int, asked, records string) error {
 	ctl := newControl(in, out)
@@ -129,7 +129,7 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 // Asked, in a word of a command that starts the far end, is replaced by the request, as a
 // text of letters, digits, - and _ for premix transfer serve --asked. The reason is that
 // ssh sends its input only a round trip after the command. The request contains no secret.
-const Asked = "@asked@"
+const RequestMark = "@asked@"
 
 // askedMost bounds the length of that text: a word of a command may have 128 KiB, see
 // execve(2).
@@ -170,15 +170,15 @@ func ask(command []string, q *request) (words []string, told bool, err error) {
 		word = askedLater
 	}
 	for _, w := range command {
-		told = told || word != askedLater && strings.Contains(w, Asked)
-		words = append(words, strings.ReplaceAll(w, Asked, word))
+		told = told || word != askedLater && strings.Contains(w, RequestMark)
+		words = append(words, strings.ReplaceAll(w, RequestMark, word))
 	}
 	return words, told, nil
 }
 
 // Copy is a copy, as seen from the near end.
 type Copy struct {
-	Command []string // starts the far end; see [Asked]
+	Command []string // starts the far end; see [RequestMark]
 	// Server is the address of a standing server, which is used in place of Command, and
 	// Key gives access to it. Remote is relative to the directory that it serves.
 	Server string
@@ -201,8 +201,8 @@ type Copy struct {
 	Begin func(size int64) error
 }
 
-// Done describes a completed copy.
-type Done struct {
+// Result describes a completed copy.
+type Result struct {
 	Files   int   `json:"files"`
 	Bytes   int64 `json:"bytes"`   // of the files
 	Sent    int64 `json:"sent"`    // of these, sent by the last attempt
@@ -216,7 +216,7 @@ type Done struct {
 }
 
 // String describes the copy in words.
-func (d *Done) String() string {
+func (d *Result) String() string {
 	way := "through the control connection"
 	if d.Streams > 0 {
 		way = fmt.Sprintf("in %d streams", d.Streams)
@@ -238,7 +238,7 @@ const helloTime = time.Minute
 const tries = 5
 
 // Run makes the copy. If the connection breaks after data has arrived, Run resumes it.
-func (j *Copy) Run(ctx context.Context) (*Done, error) {
+func (j *Copy) Run(ctx context.Context) (*Result, error) {
 	for try := 1; ; try++ {
 		d, moved, err := j.run(ctx)
 		var gone *PeerError
@@ -253,7 +253,7 @@ func (j *Copy) Run(ctx context.Context) (*Done, error) {
 }
 
 // run makes one attempt; moved reports whether streams were set up.
-func (j *Copy) run(ctx context.Context) (_ *Done, moved bool, err error) {
+func (j *Copy) run(ctx context.Context) (_ *Result, moved bool, err error) {
 	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams, Silence: transfer.Silence(), Whole: j.Whole && j.Send, Keep: j.Keep}
 	if j.Send {
 		for _, h := range j.Have {
@@ -335,7 +335,7 @@ func (j *Copy) run(ctx context.Context) (_ *Done, moved bool, err error) {
 
 // copy makes the copy at the near end, after the hello of the far end. breakOff makes
 // writes to the control connection fail.
-func (j *Copy) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Done, err error) {
+func (j *Copy) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Result, err error) {
 	x := newSession(ctx, ctl, transfer.Silence())
 	x.keep = j.Keep
 	defer x.cancel(nil)
@@ -365,7 +365,7 @@ func (j *Copy) copy(ctx context.Context, ctl *control, q *request, h *hello, bre
 	if err != nil {
 		return nil, err
 	}
-	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Lost: t.lost.list, More: t.lost.more, Streams: p.count()}, nil
+	return &Result{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Lost: t.lost.list, More: t.lost.more, Streams: p.count()}, nil
 }
 
 // reap waits for a command that should end, and kills it if it does not.

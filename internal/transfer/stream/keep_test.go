@@ -41,7 +41,7 @@ func serveAs(t *testing.T, uid int) []string {
 		t.Fatal(err)
 	}
 	id := strconv.Itoa(uid)
-	return []string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "--no-new-privs", "env", far + "=" + reachable, copied, Asked}
+	return []string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "--no-new-privs", "env", far + "=" + reachable, copied, RequestMark}
 }
 
 // open is a temporary directory that other users may enter, and write to.
@@ -283,7 +283,7 @@ func TestUnreadable(t *testing.T) {
 	if os.Geteuid() == 0 {
 		command = serveAs(t, ordinary)
 	}
-	check := func(how string, d *Done, dst string) {
+	check := func(how string, d *Result, dst string) {
 		t.Helper()
 		for _, l := range d.Lost {
 			if !bad[l.Path] || l.Reason == "" {

@@ -311,7 +311,7 @@ func (l *later) Write(p []byte) (int, error) {
 }
 
 // visit attempts a copy to or from a standing server. It opens all connections at once.
-func (j *Copy) visit(ctx context.Context, q *request) (_ *Done, moved bool, err error) {
+func (j *Copy) visit(ctx context.Context, q *request) (_ *Result, moved bool, err error) {
 	host, service, err := net.SplitHostPort(j.Server)
 	if err != nil {
 		return nil, false, err

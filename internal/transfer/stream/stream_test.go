@@ -50,7 +50,7 @@ func serve(t *testing.T, address string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []string{"env", far + "=" + address, self, Asked}
+	return []string{"env", far + "=" + address, self, RequestMark}
 }
 
 // random content that depends on a seed alone.
@@ -119,7 +119,7 @@ func same(t *testing.T, a, b string) {
 	}
 }
 
-func run(t *testing.T, j Copy) *Done {
+func run(t *testing.T, j Copy) *Result {
 	t.Helper()
 	d, err := j.Run(t.Context())
 	if err != nil {

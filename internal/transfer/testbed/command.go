@@ -22,8 +22,8 @@ import (
 // Mark is a variable in the environment of all processes that a command starts.
 const Mark = "PREMIX_COPY"
 
-// Ran is the result of a command.
-type Ran struct {
+// Execution is the result of a command.
+type Execution struct {
 	Begin   time.Time
 	Seconds float64
 	CPU     float64 // user and system time of it and its children
@@ -49,7 +49,7 @@ type Limits struct {
 // ctx is done, it kills all processes that the script has started. If the cause of ctx is a
 // *[peer.UnreachableError], the result has it as the cause. id must be unique: see [Mark].
 // dir is the working directory; empty: the directory of this process.
-func Run(ctx context.Context, script, id, dir string, limits Limits, while func(pid int)) *Ran {
+func Run(ctx context.Context, script, id, dir string, limits Limits, while func(pid int)) *Execution {
 	var out tail
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Dir = dir
@@ -59,7 +59,7 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	// Do not wait for files that a remaining daemon keeps open.
 	cmd.WaitDelay = grace
-	r := &Ran{Begin: time.Now()}
+	r := &Execution{Begin: time.Now()}
 	started, finished := make(chan error, 1), make(chan error, 1)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that started the process ends, so this

@@ -87,7 +87,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 		fail(transfer.CauseCapture, err)
 		return c, err
 	}
-	carried, _ := capture.Carries(b.device) // 0 if it is not known: watch has reported that
+	carried, _ := capture.InterfaceBytes(b.device) // 0 if it is not known: watch has reported that
 	var seen sync.Map
 	watched, unwatch := b.p.Watch(ctx)
 	defer unwatch()
@@ -111,7 +111,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 			fail(transfer.CauseCapture, err)
 		}
 		if totals != nil {
-			after, _ := capture.Carries(b.device)
+			after, _ := capture.InterfaceBytes(b.device)
 			b.fill(c, totals, begin, ran, after-carried)
 			if err := b.packets(c, totals, begin, ran.Begin); err != nil {
 				fail(transfer.CauseCapture, err)
@@ -271,7 +271,7 @@ func congestionHere() string {
 
 // watch checks whether the link is quiet.
 func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
-	first, err := capture.Carries(b.device)
+	first, err := capture.InterfaceBytes(b.device)
 	if err != nil {
 		b.note("cannot check whether the link is quiet: %v", err)
 		return nil
@@ -282,7 +282,7 @@ func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	second, err := capture.Carries(b.device)
+	second, err := capture.InterfaceBytes(b.device)
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ const (
 
 // fill sets the fields that come from the capture. carried is the number of bytes of all
 // traffic on the interface in that time.
-func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *Ran, carried int64) {
+func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *Execution, carried int64) {
 	c.BytesDown, c.BytesUp = t.Down.Bytes, t.Up.Bytes
 	c.PacketsDown, c.PacketsUp = t.Down.Packets, t.Up.Packets
 	c.PayloadDown, c.PayloadUp = t.Down.Payload, t.Up.Payload
@@ -341,8 +341,8 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 
 // steady returns the rate between two fractions of the carried bytes, or 0 if that took
 // less than 50 ms.
-func steady(series []capture.Carried, way transfer.Direction) float64 {
-	of := func(s capture.Carried) int64 {
+func steady(series []capture.TickBytes, way transfer.Direction) float64 {
+	of := func(s capture.TickBytes) int64 {
 		if way == transfer.Put {
 			return s.Up
 		}

@@ -62,7 +62,7 @@ const scheduleFile = "schedule.json"
 
 // Started returns when the schedule of a directory of results began. If it has none, it
 // begins now.
-func Begun(dir string, now time.Time) (time.Time, error) {
+func ScheduleStart(dir string, now time.Time) (time.Time, error) {
 	var v struct {
 		Started time.Time `json:"begun"`
 	}

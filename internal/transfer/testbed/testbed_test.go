@@ -135,13 +135,13 @@ func TestStalls(t *testing.T) {
 }
 
 func TestSteady(t *testing.T) {
-	var series []capture.Carried
+	var series []capture.TickBytes
 	for i := range 100 {
 		n := int64(1000)
 		if i < 20 {
 			n = 10 // a slow start
 		}
-		series = append(series, capture.Carried{Down: n, Up: 3})
+		series = append(series, capture.TickBytes{Down: n, Up: 3})
 	}
 	if got := steady(series, transfer.Get); got < 99_000 || got > 101_000 {
 		t.Errorf("steady rate of %g, want 100000", got)
@@ -183,11 +183,11 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	started, err := Begun(dir, at("2026-01-01 00:00"))
+	started, err := ScheduleStart(dir, at("2026-01-01 00:00"))
 	if err != nil || !started.Equal(at("2026-01-01 00:00")) {
 		t.Fatal(started, err)
 	}
-	if again, err := Begun(dir, at("2026-02-01 00:00")); err != nil || !again.Equal(started) {
+	if again, err := ScheduleStart(dir, at("2026-02-01 00:00")); err != nil || !again.Equal(started) {
 		t.Errorf("it began again at %s: %v", again, err)
 	}
 	text := s.Timer("campus", []string{"/usr/bin/premix", "100%", "it's"})

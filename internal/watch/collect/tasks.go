@@ -232,7 +232,7 @@ func makePlace(place string) error {
 		return err
 	}
 	defer f.Close()
-	if err := owner.Named(place); err != nil {
+	if err := owner.CheckNamed(place); err != nil {
 		return err
 	}
 	return f.Chmod(mode) // whatever the umask

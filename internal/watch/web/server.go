@@ -310,7 +310,7 @@ func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 	requests, cut := context.WithCancel(context.Background())
 	defer cut()
 	h := &http.Server{
-		Handler: l.Protect(s), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil),
+		Handler: l.Protect(s), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.TrackState(nil),
 		BaseContext: func(net.Listener) context.Context { return requests }, ConnContext: access.ConnContext,
 	}
 	finished := make(chan error, 1)

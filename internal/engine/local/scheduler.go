@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,8 +43,39 @@ type TaskOptions struct {
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 
+	Activity *Activity     // nil: no caller follows the tasks
+
 	Messages io.Writer
 	Terminal bool
+}
+
+// Activity reports to the caller of RunTasks that tasks start and end. Orders of other
+// processes are then looked for less often while no task runs: Wake has them looked for at once.
+type Activity struct {
+	moved  chan struct{}
+	active atomic.Int64
+}
+
+// NewActivity returns an Activity.
+func NewActivity() *Activity { return &Activity{moved: make(chan struct{}, 1)} }
+
+// Moved returns the channel that receives a value after tasks have started or ended, or their
+// ends became durable.
+func (a *Activity) Moved() <-chan struct{} { return a.moved }
+
+// Active returns how many tasks were given to the launcher and have not ended.
+func (a *Activity) Active() int { return int(a.active.Load()) }
+
+// set sets the number of active tasks.
+func (a *Activity) set(active int) {
+	if a == nil {
+		return
+	}
+	a.active.Store(int64(active))
+	select {
+	case a.moved <- struct{}{}:
+	default:
+	}
 }
 
 // ErrDrain is returned by a fence to have a worker start no more tasks, and end when
@@ -70,6 +102,9 @@ const (
 
 // How often new orders are looked for, and records that wait are seen to.
 const orderInterval = 100 * time.Millisecond
+
+// quietInterval is how often new orders are looked for with an [Activity] while no task runs.
+const quietInterval = time.Second
 
 // maxUnsettled is how many ended tries may wait for their records to be durable
 // before no more tasks are started.
@@ -303,6 +338,7 @@ func (s *scheduler) work() {
 		stay      = s.o.Stay
 		kill      <-chan struct{}
 		grace     <-chan time.Time
+		slow      bool // new orders are looked for less often
 	)
 	defer orders.Stop()
 	defer fence.Stop()
@@ -314,6 +350,13 @@ func (s *scheduler) work() {
 		if len(s.active)+s.finishing+s.unsettled == 0 && (s.stopped || stay == nil) {
 			if s.latest(); len(s.active) == 0 {
 				return
+			}
+		}
+		if quiet := s.o.Activity != nil && len(s.active)+s.finishing+s.unsettled == 0; quiet != slow {
+			if slow = quiet; slow {
+				orders.Reset(quietInterval)
+			} else {
+				orders.Reset(orderInterval)
 			}
 		}
 		var hand chan<- []*record.Task
@@ -337,6 +380,7 @@ func (s *scheduler) work() {
 			for _, rec := range done.records {
 				s.settledOne(rec, done.err)
 			}
+			s.o.Activity.set(len(s.active))
 		case <-orders.C:
 			s.refreshOrders()
 			for len(doubtful) > 0 && time.Since(doubtful[0].Finished) > doubtTime {
@@ -469,6 +513,7 @@ func (s *scheduler) fill() {
 func (s *scheduler) start(t *queue.Task) {
 	a := &activeTask{Task: t}
 	s.active[t.ID()] = a
+	s.o.Activity.set(len(s.active))
 	s.cores += t.Cores
 	s.memory += t.Memory
 	f := s.tooLarge(t)
@@ -504,6 +549,7 @@ func (s *scheduler) release(a *activeTask) {
 		}
 	}
 	delete(s.active, a.ID())
+	s.o.Activity.set(len(s.active))
 	s.cores -= a.Cores
 	s.memory -= a.Memory
 	s.pools.release(a.held)

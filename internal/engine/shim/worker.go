@@ -30,8 +30,14 @@ import (
 	"premix/internal/record"
 )
 
-// How often blocked jobs are looked at, and whether there is work at all.
-const tick = 50 * time.Millisecond
+const (
+	// tick is the least time between two looks at jobs that start and end.
+	tick = 50 * time.Millisecond
+	// restless is how long the worker looks every tick after something has happened.
+	restless = time.Second
+	// rest is how often it looks at other times.
+	rest = time.Second
+)
 
 // worker answers all clients of a shim directory and runs its jobs.
 type worker struct {
@@ -41,6 +47,8 @@ type worker struct {
 	machine
 	behind *cluster // nil: jobs run on this machine
 	wake   chan struct{}
+	events chan struct{} // a request was answered
+	active *local.Activity
 
 	mu sync.Mutex // guards the rest
 	jobTable
@@ -51,6 +59,7 @@ type worker struct {
 	asked    time.Time // when a client did last
 	started  *os.File  // numbers of jobs that have begun and are not to run twice
 	wakes    wakes
+	warnAt   time.Time             // of the next warning before a time limit; zero: none
 	due      time.Time             // when all blocked jobs are looked at, although nothing has changed
 	moves    uint64                // of the queue, when states was read
 	states   []queue.State         // of tasks
@@ -119,7 +128,7 @@ func work(dir, version string) error {
 		return err // nil: another one is there
 	}
 	defer lock.Close()
-	w := &worker{dir: dir, wake: make(chan struct{}, 1), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool), asked: time.Now()}
+	w := &worker{dir: dir, wake: make(chan struct{}, 1), events: make(chan struct{}, 1), active: local.NewActivity(), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool), asked: time.Now()}
 	w.moved = sync.NewCond(&w.mu)
 	if w.config, err = readConfig(dir); err != nil {
 		return err
@@ -180,7 +189,7 @@ func work(dir, version string) error {
 			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
 			return
 		}
-		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Resources: w.gres.total, Grace: Grace, Stay: stay, Wake: w.wake})
+		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Resources: w.gres.total, Grace: Grace, Stay: stay, Wake: w.wake, Activity: w.active})
 		ran <- err
 	}()
 	var answers sync.WaitGroup
@@ -198,17 +207,7 @@ func work(dir, version string) error {
 			answers.Go(func() { w.serve(conn.(bounded.Conn)) })
 		}
 	}()
-	finished := false
-	for t := time.NewTicker(tick); !finished; {
-		select {
-		case <-t.C:
-			w.runOnce()
-			finished = w.idle()
-		case err = <-ran: // it was interrupted, or cannot go on
-			ran <- err
-			finished = true
-		}
-	}
+	w.watch(ran)
 	w.mu.Lock()
 	w.closing = true
 	w.moved.Broadcast()
@@ -225,6 +224,52 @@ func work(dir, version string) error {
 		return nil // the jobs report it themselves
 	}
 	return err
+}
+
+// watch does the periodic work until the worker is idle, or the engine has ended. It does it after
+// events, and rarely without them.
+func (w *worker) watch(ran chan error) {
+	var last, event time.Time
+	for t := time.NewTimer(0); ; {
+		select {
+		case <-t.C:
+		case <-w.active.Moved():
+			event = time.Now()
+		case <-w.events:
+			event = time.Now()
+		case err := <-ran: // it was interrupted, or cannot go on
+			ran <- err
+			return
+		}
+		if wait := tick - time.Since(last); wait > 0 {
+			t.Reset(wait)
+			continue
+		}
+		last = time.Now()
+		if w.runOnce(); w.idle() {
+			return
+		}
+		t.Reset(w.pause(event))
+	}
+}
+
+// pause returns the time until the next periodic work, if nothing happens before. event is when
+// something did.
+func (w *worker) pause(event time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// The spawner starts tasks a little after the engine has given them to it.
+	if w.behind != nil || time.Since(event) < restless || w.active.Active() != len(w.ran) || len(w.again) > 0 {
+		return tick
+	}
+	wait := min(rest, time.Until(w.due))
+	if len(w.blocked) == 0 {
+		wait = rest
+	}
+	if !w.warnAt.IsZero() {
+		wait = min(wait, time.Until(w.warnAt))
+	}
+	return max(tick, wait)
 }
 
 // lockWorker makes this process the worker. held is nil if another one is and answers.
@@ -365,6 +410,10 @@ func (w *worker) serve(conn bounded.Conn) {
 	w.open--
 	w.asked = time.Now()
 	w.mu.Unlock()
+	select {
+	case w.events <- struct{}{}:
+	default:
+	}
 }
 
 func (w *worker) answer(r *request) response {
@@ -661,6 +710,7 @@ func (w *worker) runOnce() {
 	if w.behind != nil {
 		return // the nodes record begun jobs and send signals
 	}
+	w.warnAt = time.Time{}
 	for id, r := range running {
 		j := w.job(id)
 		if j.NoRequeue && !j.noted {
@@ -670,7 +720,12 @@ func (w *worker) runOnce() {
 		if j.Warn == 0 || j.Limit == 0 || w.warned[r.ID] || r.PID <= 0 {
 			continue
 		}
-		if time.Since(r.Started).Seconds() >= j.Limit-j.WarnAt {
+		at := r.Started.Add(time.Duration((j.Limit - j.WarnAt) * float64(time.Second)))
+		if time.Now().Before(at) {
+			if w.warnAt.IsZero() || at.Before(w.warnAt) {
+				w.warnAt = at
+			}
+		} else {
 			w.warned[r.ID] = true
 			if j.WarnSteps {
 				w.steps.signal(id, syscall.Signal(j.Warn))

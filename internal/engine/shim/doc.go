@@ -58,7 +58,7 @@
 //
 // A worker that was killed takes its jobs with it. The next one runs them again, except
 // jobs that were submitted with --no-requeue, which have failed (NODE_FAIL). The worker
-// records every 50 ms which jobs have begun; a job that began within the last 50 ms runs
+// records within 50 ms which jobs have begun; a job that began within the last 50 ms runs
 // again, even with --no-requeue.
 //
 // # Steps and allocations

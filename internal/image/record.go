@@ -96,7 +96,7 @@ func Open(dir string) (*Image, error) {
 }
 
 // Load reads an image's record from a store. If there is none, the error is a
-// store.UseError or an [Error].
+// store.UsageError or an [Error].
 func Load(s *store.Store, ref tree.Ref) (*Image, *tree.TagRecord, error) {
 	tag, err := s.Resolve(RecordRef(ref))
 	if err != nil {

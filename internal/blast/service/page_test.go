@@ -53,7 +53,7 @@ func TestPage(t *testing.T) {
 	b.View(400, 900, false)
 	// The overview is drawn for the new width, with letters as large as before.
 	const letters = `document.querySelector("#overview text").getBoundingClientRect().height`
-	if !b.Comes(letters+` >= 10 && document.documentElement.scrollWidth <= innerWidth`) {
+	if !b.Comes(letters + ` >= 10 && document.documentElement.scrollWidth <= innerWidth`) {
 		t.Errorf("at 400 px the numbers of the overview are %s px high, and the page is %s px wide", b.Eval(letters), b.Eval(`document.documentElement.scrollWidth`))
 	}
 	b.Shoot("blast-400", true)

@@ -420,8 +420,8 @@ func update(key string, change func(*form)) error {
 	return save(path, f)
 }
 
-// RecordTrying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
-// Cold is called, this counts as a failed preparation, since its process may be killed.
+// RecordTrying notes that a snapshot for calls of the form of c is being prepared. Until RecordReady or
+// RecordCold is called, this counts as a failed preparation, since its process may be killed.
 func RecordTrying(key string, c Call) error {
 	return update(key, func(f *form) {
 		if f.Tool == "" { // it is prepared before it is called

@@ -213,7 +213,7 @@ func bytesOf(st *unix.Stat_t) []byte {
 // modification time, the device, the owner and the blocks. It leaves out other numbers that
 // many files share. Placeholders have access and modification times in the past, at which no
 // clock of a trial is, and preparations other than A have the device, the owner and the
-// blocks of a tracer.Elsewhere.
+// blocks of a tracer.FakeHost.
 func statWords(b []byte) []string {
 	var all []string
 	for _, part := range [][2]int{{0, len(b)}, {8, 16}, {48, 56}, {72, 88}, {88, 104}, {104, 120}, {88, 96}, {0, 8}, {28, 36}, {64, 72}} {

@@ -28,14 +28,14 @@ type (
 	}
 	// Watch sees the files that a process looks at.
 	Watch struct {
-		Random    *Entropy
-		Clock     *Clock
-		Elsewhere *Elsewhere
-		Facts     bool
-		Threads   bool
+		Random   *Entropy
+		Clock    *Clock
+		FakeHost *FakeHost
+		Facts    bool
+		Threads  bool
 	}
-	// Elsewhere replaces the surroundings of a process.
-	Elsewhere struct {
+	// FakeHost replaces the surroundings of a process.
+	FakeHost struct {
 		Number int
 		Files  map[[2]uint64]bool
 	}
@@ -82,7 +82,7 @@ func (*Watch) Start(*Proc) error { return errUnsupported }
 func (*Watch) Continue(int) error { return errUnsupported }
 
 // Handle returns an error.
-func (*Watch) Handle(int, unix.WaitStatus) (*Look, error) { return nil, errUnsupported }
+func (*Watch) Handle(int, unix.WaitStatus) (*Access, error) { return nil, errUnsupported }
 
 // Wait returns an error.
 func (*Watch) Wait(int) (int, unix.WaitStatus, error) { return 0, 0, errUnsupported }

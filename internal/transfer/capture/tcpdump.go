@@ -64,9 +64,9 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 		return nil, err
 	}
 	lines := bufio.NewScanner(stderr)
-	var said []string
+	var output []string
 	for lines.Scan() {
-		said = append(said, lines.Text())
+		output = append(output, lines.Text())
 		if strings.Contains(lines.Text(), "listening on") {
 			d.begin = time.Now()
 			go func() {
@@ -81,7 +81,7 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 	}
 	err = d.cmd.Wait()
 	d.remove()
-	err = fmt.Errorf("tcpdump: %s: %w", strings.Join(said, "; "), err)
+	err = fmt.Errorf("tcpdump: %s: %w", strings.Join(output, "; "), err)
 	if os.Geteuid() != 0 {
 		return nil, &PrivilegeError{err}
 	}

@@ -35,7 +35,7 @@ const (
 var errElsewhere = errors.New("another protocol is faster for so much")
 
 // surely reports whether premix's own protocol is to begin without knowing the size. When
-// the size of a file is known, elsewhere reports whether it should give up.
+// the size of a file is known, useOther reports whether it should give up.
 func (j *Copy) surely(copies []transfer.Copy) (remote func(size int64) bool, ok bool) {
 	p := j.protocol(own)
 	if p == nil || j.Direction != transfer.Get || !j.ownShipped(p) {
@@ -95,7 +95,7 @@ func beyond(copies []transfer.Copy, t Task) bool {
 }
 
 // direct copies by premix's own protocol, over the first connection to the peer. The other
-// end examines the source, so that no question is asked before. elsewhere reports for the
+// end examines the source, so that no question is asked before. useOther reports for the
 // size of a file whether another protocol is better. If direct returns an error and done is
 // false, another protocol may succeed.
 func (j *Copy) direct(ctx context.Context, copies []transfer.Copy, remote func(size int64) bool) (_ *Result, done bool, err error) {
@@ -184,7 +184,7 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 	return nil
 }
 
-// take makes a copy whose destination is here, if there is space for it. elsewhere may be
+// take makes a copy whose destination is here, if there is space for it. useOther may be
 // nil.
 func (j *Copy) take(ctx context.Context, s *stream.Copy, remote func(size int64) bool) (*stream.Result, error) {
 	if j.Have != "" {

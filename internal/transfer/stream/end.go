@@ -126,7 +126,7 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 	}
 }
 
-// Asked, in a word of a command that starts the far end, is replaced by the request, as a
+// RequestMark, in a word of a command that starts the far end, is replaced by the request, as a
 // text of letters, digits, - and _ for premix transfer serve --asked. The reason is that
 // ssh sends its input only a round trip after the command. The request contains no secret.
 const RequestMark = "@asked@"

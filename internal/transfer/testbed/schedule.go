@@ -60,7 +60,7 @@ func (s Schedule) Next(now time.Time) time.Time {
 //	{"begun":"2026-01-02T03:04:05Z"}
 const scheduleFile = "schedule.json"
 
-// Started returns when the schedule of a directory of results began. If it has none, it
+// ScheduleStart returns when the schedule of a directory of results began. If it has none, it
 // begins now.
 func ScheduleStart(dir string, now time.Time) (time.Time, error) {
 	var v struct {

@@ -61,7 +61,7 @@ func (e *hungError) Error() string {
 // that left it. After a program that ends in time, the processes left in its process group
 // are killed, too: they would hold the output open, and pile up over the turns.
 func runProgram(ctx context.Context, stdin, program string, args ...string) (string, error) {
-	begun := time.Now()
+	began := time.Now()
 	cmd := exec.Command(program, args...)
 	name := filepath.Base(program)
 	tag := fmt.Sprintf("%s=%d.%d", mark, os.Getpid(), programs.Add(1))
@@ -95,7 +95,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		killMarked(tag)
 		<-finished
-		return out.String(), &hungError{name, time.Since(begun)}
+		return out.String(), &hungError{name, time.Since(began)}
 	}
 	if err != nil {
 		text := firstLine(errs.String())

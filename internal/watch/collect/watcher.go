@@ -17,7 +17,7 @@ type Options struct {
 	Config   *Config       // nil: an empty one
 	Interval time.Duration // of collectors that have none of their own; 0: that of Config, or a second
 	Runs     []string      // directories to follow in addition to Config.Runs
-	Place    string        // of announcements, see engine.WatchPlace; "" for none
+	Place    string        // of announcements, see engine.AnnouncementDir; "" for none
 	State    string        // directory for what the watcher has to remember; "" for none
 	Root     string        // defined in the package documentation
 	Clock    Clock         // nil: the machine's

@@ -15,7 +15,7 @@ import (
 var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID, unix.SYS_UNAME,
 	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
 
-// An Elsewhere answers a process that asks for its parent, its process group, its session,
+// A FakeHost answers a process that asks for its parent, its process group, its session,
 // its priority, the name of the machine, its processors or a file system, or for the device,
 // the owner or the blocks of one of Files. The answers differ from the kernel's: a tool that
 // keeps one of them has another memory than under the kernel.

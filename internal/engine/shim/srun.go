@@ -119,7 +119,10 @@ func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
 		return n
 	}
 	l.tasks, l.perTask = count("ntasks", a.get("ntasks-per-node", os.Getenv("SLURM_NTASKS"))), count("cpus-per-task", "")
-	l.cores = count("cores of the job", os.Getenv("SLURM_CPUS_ON_NODE"))
+	// Without the variable, for example where a client has removed it, the worker alone checks.
+	if l.cores = l.tasks * l.perTask; os.Getenv("SLURM_CPUS_ON_NODE") != "" {
+		l.cores = count("cores of the job", os.Getenv("SLURM_CPUS_ON_NODE"))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFreezeLike freezes one process several times. The digests that are taken over from the
@@ -17,6 +19,21 @@ import (
 func TestFreezeLike(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	// On one processor, since the kernel writes the number of the processor into the memory of
+	// each thread (rseq(2)).
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.SchedSetaffinity(0, &all)
+	for i := range 1024 {
+		if all.IsSet(i) && one.Count() == 0 {
+			one.Set(i)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	p, base := template(t, dir, build(t, "state"), "64")
 	src := Source{Proc: p, Base: base, Dir: dir}

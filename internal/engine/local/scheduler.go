@@ -43,7 +43,7 @@ type TaskOptions struct {
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 
-	Activity *Activity     // nil: no caller follows the tasks
+	Activity *Activity // nil: no caller follows the tasks
 
 	Messages io.Writer
 	Terminal bool

@@ -75,7 +75,8 @@ const datesSpan = 30
 
 // Dates finds the times of two preparations in their bytes.
 type Dates struct {
-	// Short is true if further preparations show whether a short part of a text is a time.
+	// Short is true if further preparations show whether a short part of a text or of a struct
+	// is a time.
 	Short bool
 
 	texts    map[[2]string][]DateForm
@@ -190,6 +191,10 @@ func aroundText(a, b []byte, i int, x, y string, at int) Date {
 // bytes must be aligned as in memory.
 func (d *Dates) numbers(a, b []byte, i int) Date {
 	best := Date{}
+	least := len(fields{})
+	if d.Short {
+		least = fewestFields
+	}
 	at := i &^ 3
 	is := func(at int, x, y int32) bool {
 		return at >= 0 && at+4 <= min(len(a), len(b)) && number(a[at:]) == x && number(b[at:]) == y
@@ -205,7 +210,7 @@ func (d *Dates) numbers(a, b []byte, i int) Date {
 				hi++
 			}
 			found := Date{At: at + 4*(lo-k), Length: 4 * (hi - lo)}
-			if hi == k || hi-lo < fewestFields || found.Length < best.Length {
+			if hi == k || hi-lo < least || found.Length < best.Length {
 				continue
 			}
 			if found.Length > best.Length {
@@ -228,7 +233,8 @@ func number(b []byte) int32 { return int32(binary.LittleEndian.Uint32(b)) }
 // fields has the numbers of a struct tm, without tm_isdst.
 type fields [8]int32
 
-// fewestFields is the number of neighbouring numbers of a struct tm that are recognised.
+// fewestFields is the number of neighbouring numbers of a struct tm that may be a coincidence,
+// which further preparations must rule out. Otherwise all numbers are needed.
 const fewestFields = 2
 
 // fieldsOf returns the numbers of a time.

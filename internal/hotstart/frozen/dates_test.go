@@ -103,6 +103,13 @@ func TestCalendar(t *testing.T) {
 		return append(all, 0, 0, 0, 0)
 	}
 	d := NewDates(a, b, []string{"TZ=UTC"})
+	x, y := tm(a), tm(b)
+	clear(x[:4])
+	clear(y[:4])
+	if found := d.Exchange(x, y); len(found) > 0 {
+		t.Errorf("a part of a struct was found: %+v", found)
+	}
+	d.Short = true
 	for from := 0; from <= 24; from += 4 {
 		x, y, want := tm(a), tm(b), tm(now)
 		clear(x[:from]) // as where another value was written over it

@@ -550,7 +550,11 @@ func (p *preparation) further(number int) error {
 			}
 		}
 		b = other.With(own)
-		a.Dates = frozen.Hold(a.Dates, a.Bytes, b, (t.clock.Realtime-p.clocks[0].Realtime)/int64(time.Second))
+		held := frozen.Hold(a.Dates, a.Bytes, b, (t.clock.Realtime-p.clocks[0].Realtime)/int64(time.Second))
+		if len(held) < len(a.Dates) {
+			return a, nil // not a date
+		}
+		a.Dates = held
 		return a, b
 	}
 	if err := p.files(t, im, match); err != nil {
@@ -560,6 +564,9 @@ func (p *preparation) further(number int) error {
 		Dates: p.images[0].Dates, Further: true})
 	if err != nil {
 		return err
+	}
+	if len(c.Dates) < len(p.images[0].Dates) {
+		return unfit("it keeps a value that is a date in two preparations, and not in a further one")
 	}
 	p.images[0].Dates = c.Dates
 	return nil

@@ -108,10 +108,14 @@ func (s *sender) settle(c *chunk) {
 // the file is then left out, and the other end is informed.
 func (s *sender) survive(i uint32, file *sourceFile, err error) error {
 	var source *SourceError
-	if s.single || !errors.As(err, &source) {
+	if !errors.As(err, &source) {
 		return err
 	}
 	s.mu.Lock()
+	if s.single {
+		s.mu.Unlock()
+		return err
+	}
 	if file.lost {
 		s.mu.Unlock()
 		return nil

@@ -134,3 +134,68 @@ func TestShimBeforeSlurm(t *testing.T) {
 		t.Errorf("it ran %d times", len(text))
 	}
 }
+
+// Slurm itself is asked for the GPUs and other resources of jobs. A job has GPUs of its own, and
+// only jobs that ask for the same share a job of Slurm.
+func TestGPUsBeforeSlurm(t *testing.T) {
+	s := newClusterShim(t, slurmtest.Options{Nodes: 2, GPUs: 2, Space: "100G"})
+	s.write(t, "gpu.sh", `#!/bin/sh
+ids=$(echo $CUDA_VISIBLE_DEVICES | tr , ' ')
+for id in $ids; do mkdir held.$SLURMD_NODENAME.$id || touch twice; done
+sleep 0.1
+echo $1 $(echo $ids | wc -w) "$PREMIX_RESOURCE_GPU" = "$CUDA_VISIBLE_DEVICES" >>gpus.log
+for id in $ids; do rmdir held.$SLURMD_NODENAME.$id; done
+`)
+	s.ask(t, "sbatch", "-a", "1-20", "-o", "/dev/null", "--gres=gpu:1", "gpu.sh", "1")
+	s.ask(t, "sbatch", "-a", "1-3", "-o", "/dev/null", "--gpus=a100:2", "gpu.sh", "2")
+	s.ask(t, "sbatch", "-n", "2", "-o", "/dev/null", "--tres-per-task=cpu:1,gres/gpu:1", "gpu.sh", "2")
+	s.ask(t, "sbatch", "-o", "space.txt", "--gres=tmpspace:10G", "--wrap", "echo [$CUDA_VISIBLE_DEVICES] $SLURM_JOB_GPUS")
+	s.ask(t, "sbatch", "-d", "afterany:1:21:24:25", "--wait", "-o", "/dev/null", "--wrap", "true")
+	text, err := os.ReadFile(s.path("gpus.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[string]int)
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) != 5 || f[0] != f[1] || f[2] != f[4] {
+			t.Errorf("a job has %q", line)
+			continue
+		}
+		counts[f[0]]++
+	}
+	if counts["1"] != 20 || counts["2"] != 4 || len(counts) != 2 {
+		t.Errorf("jobs by GPUs: %v", counts)
+	}
+	if _, err := os.Stat(s.path("twice")); err == nil {
+		t.Error("two jobs had a GPU at a time")
+	}
+	out, err := s.box.Run("squeue", "-h", "-r", "-t", "all", "-O", "tres-per-node:60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(map[string]int)
+	for line := range strings.Lines(out) {
+		asked[strings.TrimSpace(line)]++
+	}
+	for _, want := range []string{"gres:gpu:1", "gres:gpu:a100:2", "gres:gpu:2", "gres:tmpspace:10G", "N/A"} {
+		if asked[want] == 0 {
+			t.Errorf("no job of Slurm asks for %s: %v", want, asked)
+		}
+	}
+	if n := asked["gres:gpu:1"]; n > 4 {
+		t.Errorf("%d jobs of Slurm for 20 jobs with a GPU", n)
+	}
+	// Slurm says what it does not have.
+	for option, want := range map[string]string{"--gres=gpu:3": "Requested node configuration is not available", "--gres=fpga:1": "Invalid generic resource", "--gpus=v100:1": "Requested node configuration is not available", "--gpus-per-socket=1": "--gpus-per-socket"} {
+		out, err := s.front("sbatch", option, "--wrap", "true").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("sbatch %s: %v\n%s", option, err, out)
+		}
+	}
+	// The same for tasks without the programs.
+	s.ends(t, int(exit.OK), `{"command":"echo $CUDA_VISIBLE_DEVICES | tr , \"\\n\" | wc -l","resources":{"gpu":2}}`+"\n", "task", "run", "--out", "tasks", "--engine", "slurm", "--engine-opt", "poll=300ms", "--format", "jsonl", "-")
+	if got := s.ends(t, int(exit.OK), "", "task", "tail", "tasks", "1"); strings.TrimSpace(got) != "2" {
+		t.Errorf("a task with two GPUs sees %q", got)
+	}
+}

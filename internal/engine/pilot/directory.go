@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"premix/internal/engine/queue"
 	"premix/internal/record"
 )
 
@@ -15,6 +16,9 @@ type Need struct {
 	Cores  int
 	Memory int64  // 0: not known
 	Ask    string // options of the engine, KEY=VALUE, one a line: only tasks with the same share a job
+	// Resources are other things that it holds, as in queue.Options. Only tasks with the same
+	// share a job, which has the resources of one of them.
+	Resources string
 }
 
 // Directory is the directory whose tasks are packed. It is open, and locked against other
@@ -59,9 +63,11 @@ type Worker struct {
 	Settings *Settings
 	Cores    int   // of the allocation; 0: the machine's
 	Memory   int64 // of the allocation; 0: the machine's
-	Grace    time.Duration
-	Until    time.Time // no more tasks are started then; zero: whenever
-	Kill     <-chan struct{}
-	Fence    func() error // see local.TaskOptions
-	Messages io.Writer    // for the worker's messages; nil: none
+	// Resources of the allocation that its tasks hold, one after the other.
+	Resources queue.Resources
+	Grace     time.Duration
+	Until     time.Time // no more tasks are started then; zero: whenever
+	Kill      <-chan struct{}
+	Fence     func() error // see local.TaskOptions
+	Messages  io.Writer    // for the worker's messages; nil: none
 }

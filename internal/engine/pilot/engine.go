@@ -8,8 +8,8 @@ import (
 )
 
 // Wave is the unit of submission: one engine job for each share. Job i executes the
-// binary of premix with Command(i). All of them ask for the cores, the memory and the
-// options of the first share.
+// binary of premix with Command(i). All of them ask for the cores, the memory, the
+// resources and the options of the first share.
 type Wave struct {
 	Number int
 	Token  string // eight letters and digits; a name with it finds the jobs again

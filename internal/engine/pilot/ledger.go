@@ -84,7 +84,8 @@ type Share struct {
 	Ranges     [][2]int `json:"ranges"` // first and last numbers of tasks, ascending
 	Cores      int      `json:"cores"`  // that its engine job asks for
 	Memory     int64    `json:"memory,omitempty"`
-	Ask        string   `json:"ask,omitempty"` // options of the engine that its tasks need, KEY=VALUE, one a line
+	Ask        string   `json:"ask,omitempty"`       // options of the engine that its tasks need, KEY=VALUE, one a line
+	Resources  string   `json:"resources,omitempty"` // of one of its tasks, as in Need
 	Strikes    int      `json:"strikes,omitempty"`
 }
 

@@ -67,11 +67,16 @@ type class struct {
 	cores  int
 	memory int64
 	ask    string
+	// resources are those of one task, so the tasks of a share hold them one after the other.
+	resources string
 }
 
 // classOf returns the class of a task.
 func (p *packing) classOf(n *Need) class {
-	c := class{max(p.cores, n.Cores), p.memory, n.Ask}
+	c := class{max(p.cores, n.Cores), p.memory, n.Ask, n.Resources}
+	if n.Resources != "" {
+		c.cores = n.Cores // more cores would be idle
+	}
 	if n.Memory > 0 {
 		// As much as the tasks need that its cores can run at a time.
 		c.memory = max(c.memory, n.Memory*int64(max(1, c.cores/max(n.Cores, 1))))
@@ -118,7 +123,7 @@ func (p *packing) struck(list []Share, task int, c class, s strike) []Share {
 			return list
 		}
 	}
-	return append(list, Share{Ranges: [][2]int{{task, task}}, Cores: c.cores, Memory: c.memory, Ask: c.ask, Strikes: s.alone})
+	return append(list, Share{Ranges: [][2]int{{task, task}}, Cores: c.cores, Memory: c.memory, Ask: c.ask, Resources: c.resources, Strikes: s.alone})
 }
 
 // divide makes at most room shares of the tasks of a class.
@@ -176,7 +181,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 			if len(list) == room {
 				break
 			}
-			list = append(list, Share{Cores: c.cores, Memory: c.memory, Ask: c.ask})
+			list = append(list, Share{Cores: c.cores, Memory: c.memory, Ask: c.ask, Resources: c.resources})
 			s = &list[len(list)-1]
 		}
 		if known && len(list) == room && filled >= perShare*float64(room) {
@@ -192,7 +197,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 }
 
 // class returns the class of a share, which its engine job asks for.
-func (s *Share) class() class { return class{s.Cores, s.Memory, s.Ask} }
+func (s *Share) class() class { return class{s.Cores, s.Memory, s.Ask, s.Resources} }
 
 // add adds a task.
 func (s *Share) add(task int) {

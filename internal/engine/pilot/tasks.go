@@ -102,7 +102,7 @@ func (d *TaskDir) Left(ranges [][2]int) int { return d.q.Left(ranges) }
 // Free calls f for the tasks that could start now.
 func (d *TaskDir) Free(held func(int) bool, f func(Need) bool) error {
 	return d.q.Startable(held, func(s *queue.Startable) bool {
-		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask})
+		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask, Resources: s.Resources})
 	})
 }
 
@@ -125,7 +125,7 @@ func (d *TaskDir) Line() string {
 // Work runs a share.
 func (d *TaskDir) Work(ctx context.Context, w *Worker) error {
 	_, err := local.RunTasks(ctx, local.TaskOptions{Queue: d.q, Worker: w.Share.SlotName(), Share: w.Share.Ranges,
-		Until: w.Until, Fence: w.Fence, Cores: w.Cores, Memory: w.Memory, Grace: w.Grace, FailFast: w.Settings.FailFast, KeepDaemons: w.Settings.KeepDaemons, Kill: w.Kill,
+		Until: w.Until, Fence: w.Fence, Cores: w.Cores, Memory: w.Memory, Resources: w.Resources, Grace: w.Grace, FailFast: w.Settings.FailFast, KeepDaemons: w.Settings.KeepDaemons, Kill: w.Kill,
 		Messages: w.Messages})
 	var failed *local.FailedError
 	if errors.As(err, &failed) {

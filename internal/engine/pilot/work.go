@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"premix/internal/engine"
+	"premix/internal/engine/queue"
 	"premix/internal/kit/exit"
 )
 
@@ -18,8 +19,10 @@ type WorkOptions struct {
 	Index  int // in the wave, from 0
 	Cores  int // of the allocation; 0: the machine's
 	Memory int64
-	Grace  time.Duration
-	Kill   <-chan struct{}
+	// Resources: the engine asks for the resources of shares, so the allocation has them.
+	Resources bool
+	Grace     time.Duration
+	Kill      <-chan struct{}
 }
 
 // ClosedError reports to a worker that its share was given to others.
@@ -54,6 +57,12 @@ func Work(ctx context.Context, d Directory, o WorkOptions, w Worker) error {
 		}
 	}
 	w.Cores, w.Memory, w.Grace, w.Kill, w.Fence = o.Cores, o.Memory, o.Grace, o.Kill, f.check
+	if o.Resources && w.Share.Resources != "" {
+		var err error
+		if w.Resources, err = queue.ParseResources(w.Share.Resources); err != nil {
+			return err
+		}
+	}
 	if w.Settings.Target > 0 {
 		w.Until = time.Now().Add(time.Duration(w.Settings.Target * float64(time.Second)))
 	}

@@ -79,6 +79,8 @@ type Startable struct {
 	Cores  int
 	Memory int64  // grown for tries that ran out of it
 	Ask    string // as in Spec
+	// Resources are as in Options.
+	Resources string
 }
 
 // Startable calls f for the tasks that wait and are not held, whose groups are ready, and
@@ -168,7 +170,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask}, nil
+	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask, Resources: spec.Resources}, nil
 }
 
 // Key returns the key of a task, as in Startable; "" if the task does not exist.

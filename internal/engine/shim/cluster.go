@@ -45,7 +45,7 @@ const clusterPartition = "default"
 var passed = []string{"account", "constraint", "exclude", "nodelist", "partition", "prefer", "qos", "reservation", "wckey"}
 
 // unshared are options that mean something else where several jobs share one of Slurm's.
-var unshared = append([]string{"clusters", "cluster", "exclusive", "licenses", "gres", "cpus-per-gpu", "mem-per-gpu", "ntasks-per-gpu"}, gpuOptions...)
+var unshared = []string{"clusters", "cluster", "exclusive", "licenses", "gpus-per-socket"}
 
 // hidden are variables of the engine's jobs that the jobs in them must not see.
 var hidden = []string{"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP",
@@ -151,6 +151,9 @@ func (k *cluster) admit(ctx context.Context, s *submission) error {
 			}
 			options = append(options, name+"="+value)
 		}
+	}
+	if s.Gres != "" {
+		options = append(options, "gres="+s.Gres)
 	}
 	if s.Limit > 0 && !k.timed {
 		minutes, err := k.minutes(ctx, s)

@@ -75,7 +75,8 @@
 // The worker is then a dispatcher of package pilot that stays: it packs the submitted jobs
 // into few jobs of Slurm, as the engine of package slurm does for any tasks. The options for
 // Slurm of a job are kept with its task (queue.Spec.Ask), and only tasks with the same options
-// share a job of Slurm. Slurm decides whether it would accept a job with these options; it is
+// share a job of Slurm. It has the GPUs and other resources of one of them, which they hold one
+// after the other. Slurm decides whether it would accept a job with these options; it is
 // asked once for all jobs that have the same ones. The programs of Slurm are called with the
 // environment of the user who made the directory, in which the clients are not on PATH. This
 // machine can neither see nor signal the processes on a node: a job counts as running when the

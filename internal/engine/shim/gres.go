@@ -11,6 +11,7 @@ import (
 
 	"premix/internal/engine/pilot"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/regex"
 )
 
 // gpuName is the resource that --gpus and its relatives are about.
@@ -30,6 +31,24 @@ const resourceUnit = 1 << 30
 type gres struct {
 	total queue.Resources
 	sized map[string]bool // counted in GiB
+	// remote: Slurm knows which resources there are. Numbers with a suffix are counted in GiB.
+	remote bool
+}
+
+// generic is one resource of a list.
+type generic struct {
+	name, kind string
+	text       string // the number as it was given
+	count      int64
+	suffix     bool // text has one
+}
+
+// String returns a resource as Slurm takes it, as in gpu:a100:2.
+func (e *generic) String() string {
+	if e.kind == "" {
+		return e.name + ":" + e.text
+	}
+	return e.name + ":" + e.kind + ":" + e.text
 }
 
 // parseGres reads resources as premix slurm-shim --resource takes them: NAME=N, or NAME=SIZE for
@@ -72,14 +91,15 @@ func parseMultiple(text string) (n int64, suffix bool, err error) {
 	return n << shift, suffix, err
 }
 
-// parse reads a list of resources as --gres takes it: NAME[:TYPE][:COUNT],... The type has no
-// effect: there is one machine. bare is the resource of lists in which a count stands alone, as
-// in --gpus=2; "": each has a name.
-func (g *gres) parse(option, text, bare string) (queue.Resources, error) {
+// genericForm is the form of a name, a type or a number of a resource.
+var genericForm = regex.Lazy(`^[A-Za-z0-9_.+-]+$`)
+
+// parseGeneric reads a list of resources as --gres takes it: NAME[:TYPE][:COUNT],... bare is the
+// resource of lists in which a count stands alone, as in --gpus=2; "": each has a name.
+func parseGeneric(option, text, bare string) (list []*generic, err error) {
 	bad := func(reason string) error {
 		return &optionError{fmt.Sprintf("Invalid generic resource (gres) specification: --%s=%s: %s", option, text, reason), "write it as in --gres=gpu:2 or --gpus=2"}
 	}
-	r := make(queue.Resources)
 	for part := range strings.SplitSeq(text, ",") {
 		for _, prefix := range []string{"gres:", "gres/"} {
 			part = strings.TrimPrefix(part, prefix)
@@ -88,30 +108,54 @@ func (g *gres) parse(option, text, bare string) (queue.Resources, error) {
 		if bare != "" {
 			words = append([]string{bare}, words...)
 		}
-		if len(words) == 0 || len(words) > 3 || bare != "" && len(words) == 1 {
+		wrong := func(word string) bool { return !genericForm().MatchString(word) }
+		if len(words) == 0 || len(words) > 3 || bare != "" && len(words) == 1 || slices.ContainsFunc(words, wrong) {
 			return nil, bad(fmt.Sprintf("%q is not NAME[:TYPE][:COUNT]", part))
 		}
-		count := int64(1)
+		e := &generic{name: strings.ToLower(words[0]), count: 1, text: "1"}
 		if last := words[len(words)-1]; len(words) > 1 && last[0] >= '0' && last[0] <= '9' {
-			n, _, err := parseMultiple(last)
-			if err != nil {
+			if e.count, e.suffix, err = parseMultiple(last); err != nil {
 				return nil, bad(fmt.Sprintf("%q is not a count", last))
 			}
-			count = n
+			e.text, words = last, words[:len(words)-1]
 		} else if len(words) == 3 {
 			return nil, bad(fmt.Sprintf("%q is not a count", last))
 		}
-		name := strings.ToLower(words[0])
-		if g.sized[name] {
+		if len(words) == 2 {
+			e.kind = words[1]
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// sum returns the resources of a list, without their types.
+func (g *gres) sum(list []*generic) queue.Resources {
+	r := make(queue.Resources)
+	for _, e := range list {
+		count := e.count
+		if g.sized[e.name] || g.remote && e.suffix {
 			count = (count-1)/resourceUnit + 1
 		}
-		r[name] = int(min(int64(r[name])+min(count, math.MaxInt32), math.MaxInt32))
+		r[e.name] = int(min(int64(r[e.name])+min(count, math.MaxInt32), math.MaxInt32))
 	}
-	return r, nil
+	return r
+}
+
+// parse returns the resources of a list; see parseGeneric. Types have no effect on one machine.
+func (g *gres) parse(option, text, bare string) (queue.Resources, error) {
+	list, err := parseGeneric(option, text, bare)
+	if err != nil {
+		return nil, err
+	}
+	return g.sum(list), nil
 }
 
 // check refuses a request for more than there is.
 func (g *gres) check(r queue.Resources) error {
+	if g.remote {
+		return nil
+	}
 	const reason = "Batch job submission failed: Requested node configuration is not available"
 	for _, name := range slices.Sorted(maps.Keys(r)) {
 		switch {
@@ -152,7 +196,8 @@ func (n *jobMeta) gresTexts(prefix, between string) string {
 	}
 	var list []string
 	for part := range strings.SplitSeq(n.Gres, ",") {
-		list = append(list, prefix+strings.Replace(part, ":", between, 1))
+		i := strings.LastIndexByte(part, ':') // before the number
+		list = append(list, prefix+part[:i]+between+part[i+1:])
 	}
 	return strings.Join(list, ",")
 }
@@ -163,13 +208,18 @@ var gpuOptions = []string{"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-
 // generic interprets the options for generic resources. It is called before those for cores and
 // memory, which may depend on the number of GPUs.
 func (s *submission) generic(g *gres) error {
-	r := make(queue.Resources)
+	list, err := s.perTask()
+	if err != nil {
+		return err
+	}
 	if text := s.set["gres"]; text != "" && text != "none" {
-		var err error
-		if r, err = g.parse("gres", text, ""); err != nil {
+		more, err := parseGeneric("gres", text, "")
+		if err != nil {
 			return err
 		}
+		list = append(list, more...)
 	}
+	r := g.sum(list)
 	gpus, err := s.gpus(g, r[gpuName])
 	if err != nil {
 		return err
@@ -181,6 +231,11 @@ func (s *submission) generic(g *gres) error {
 		return err
 	}
 	s.gpuCount, s.Gres, s.resourceText = gpus, g.text(r), r.String()
+	if g.remote {
+		if s.Gres, err = s.forSlurm(list, gpus); err != nil {
+			return err
+		}
+	}
 	return s.perGPU(gpus)
 }
 
@@ -223,6 +278,145 @@ func (s *submission) gpus(g *gres, several int) (int, error) {
 		first = name
 	}
 	return asked[first], nil
+}
+
+// forSlurm returns the resources of a job for Slurm's own --gres, with the types of its GPUs. list
+// has the resources that --gres and --tres-per-task ask for.
+func (s *submission) forSlurm(list []*generic, gpus int) (string, error) {
+	var texts []string
+	sources := map[string][]*generic{} // of types of GPUs, by option
+	for _, e := range list {
+		switch {
+		case e.name == gpuName:
+			sources["gres"] = append(sources["gres"], e)
+		case e.count > 0:
+			texts = append(texts, e.String())
+		}
+	}
+	for _, name := range gpuOptions {
+		if text, ok := s.set[name]; ok {
+			var err error
+			if sources[name], err = parseGeneric(name, text, gpuName); err != nil {
+				return "", err
+			}
+		}
+	}
+	if gpus == 0 {
+		return strings.Join(texts, ","), nil
+	}
+	typed, from := "", ""
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		text, err := kinds(name, sources[name], gpus)
+		switch {
+		case err != nil:
+			return "", err
+		case text == "" || text == typed:
+		case typed != "":
+			return "", &optionError{fmt.Sprintf("--%s and --%s do not agree: they are %s and %s of the job", from, name, typed, text), "give one of them"}
+		default:
+			typed, from = text, name
+		}
+	}
+	if typed == "" {
+		typed = fmt.Sprintf("%s:%d", gpuName, gpus)
+	}
+	return strings.Join(append(texts, typed), ","), nil
+}
+
+// kinds returns the GPUs of a job, by type, from an option that may name those of a task; "" if
+// the option names no types.
+func kinds(option string, list []*generic, gpus int) (string, error) {
+	total, named := int64(0), false
+	for _, e := range list {
+		total += e.count
+		named = named || e.kind != ""
+	}
+	if !named || total == 0 {
+		return "", nil
+	}
+	var texts []string
+	for _, e := range list {
+		if e.suffix {
+			return "", &optionError{fmt.Sprintf("--%s: %s is not a number of GPUs", option, e.text), "write it as in --gpus=a100:2"}
+		}
+		one := generic{name: gpuName, kind: e.kind, text: strconv.FormatInt(e.count*int64(gpus)/total, 10)}
+		texts = append(texts, one.String())
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ","), nil
+}
+
+// perTask interprets --tres-per-task, as in cpu:4,gres/gpu:1: it sets the options that mean the
+// same, and returns the resources that have none, for all tasks of the job.
+func (s *submission) perTask() ([]*generic, error) {
+	text, ok := s.set[tresPerTask]
+	if !ok {
+		return nil, nil
+	}
+	t, err := parsePerTask(text)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"cpus-per-task": t.cpus, "gpus-per-task": t.gpus} {
+		if value == "" {
+			continue
+		}
+		if other, ok := s.set[name]; ok && other != value {
+			return nil, disagree(name, value, other)
+		}
+		s.set[name] = value
+	}
+	n, err := parseCount("ntasks", s.tasksText())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range t.others {
+		if e.count > math.MaxInt64/int64(n) {
+			return nil, &optionError{fmt.Sprintf("--%s=%s: %s is too large", tresPerTask, text, e.text), ""}
+		}
+		e.count *= int64(n)
+		digits := strings.TrimRight(e.text, "KMGTkmgt")
+		if count, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			e.text = strconv.FormatInt(count*int64(n), 10) + e.text[len(digits):]
+		}
+	}
+	return t.others, nil
+}
+
+// tresPerTask is the option for the resources of a task.
+const tresPerTask = "tres-per-task"
+
+// taskNeeds is the value of --tres-per-task.
+type taskNeeds struct {
+	cpus, gpus string // as the options for them take it; "": none
+	others     []*generic
+}
+
+func parsePerTask(text string) (t taskNeeds, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		kind, rest, named := strings.Cut(part, "/")
+		switch {
+		case !named:
+			name, n, ok := strings.Cut(strings.Replace(part, "=", ":", 1), ":")
+			if !strings.EqualFold(name, "cpu") || !ok || t.cpus != "" {
+				return t, &optionError{fmt.Sprintf("invalid TRES for --%s: %s", tresPerTask, part), "write it as in cpu:4,gres/gpu:1"}
+			}
+			t.cpus = n
+		case !strings.EqualFold(kind, "gres"):
+			return t, &optionError{fmt.Sprintf("invalid TRES for --%s: %s", tresPerTask, part), "it takes cpu and gres/NAME"}
+		default:
+			list, err := parseGeneric(tresPerTask, rest, "")
+			if err != nil {
+				return t, err
+			}
+			if e := list[0]; e.name == gpuName {
+				t.gpus = strings.TrimPrefix(t.gpus+","+strings.TrimPrefix(e.String(), gpuName+":"), ",")
+			} else {
+				t.others = append(t.others, e)
+			}
+		}
+	}
+	return t, nil
 }
 
 // tasksText returns the number of tasks that the options ask for.
@@ -281,7 +475,7 @@ func (s *submission) perGPU(gpus int) error {
 func (s *submission) gpuVariables() map[string]string {
 	m := make(map[string]string)
 	for name, variable := range map[string]string{"gpus": "SLURM_GPUS", "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-socket": "SLURM_GPUS_PER_SOCKET", "gpus-per-task": "SLURM_GPUS_PER_TASK",
-		"cpus-per-gpu": "SLURM_CPUS_PER_GPU", "mem-per-gpu": "SLURM_MEM_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU"} {
+		"cpus-per-gpu": "SLURM_CPUS_PER_GPU", "mem-per-gpu": "SLURM_MEM_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU", tresPerTask: "SLURM_TRES_PER_TASK"} {
 		if value, ok := s.set[name]; ok {
 			m[variable] = value
 		}
@@ -290,6 +484,43 @@ func (s *submission) gpuVariables() map[string]string {
 		m["SLURM_GPUS_ON_NODE"] = strconv.Itoa(s.gpuCount)
 	}
 	return m
+}
+
+// perTask returns the arguments of srun with the options that --tres-per-task means in its place.
+func (a *arguments) perTask() (*arguments, error) {
+	text, ok := a.value(tresPerTask)
+	if !ok {
+		return a, nil
+	}
+	t, err := parsePerTask(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range t.others {
+		if os.Getenv(resourcePrefix+strings.ToUpper(e.name)) == "" && e.count > 0 {
+			return nil, &optionError{"Unable to create step: Invalid generic resource (gres) specification", fmt.Sprintf("the job holds no %s; ask for it in sbatch or salloc", e.name)}
+		}
+	}
+	more := &arguments{slices.Clone(a.list), a.rest}
+	for _, v := range [][2]string{{"cpus-per-task", t.cpus}, {"gpus-per-task", t.gpus}} {
+		if v[1] == "" {
+			continue
+		}
+		if other, ok := a.value(v[0]); ok && other != v[1] {
+			return nil, disagree(v[0], v[1], other)
+		}
+		o, err := find(srunOptions(), v[0])
+		if err != nil {
+			return nil, err
+		}
+		more.list = append(more.list, given{o, v[1]})
+	}
+	return more, nil
+}
+
+// disagree is the error of --tres-per-task and another option for the same.
+func disagree(name, value, other string) error {
+	return &optionError{fmt.Sprintf("--%s and --%s do not agree: they are %s and %s", tresPerTask, name, value, other), "give one of them"}
 }
 
 // devices returns the ids of the GPUs of the job in which this process is.

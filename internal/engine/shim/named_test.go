@@ -114,7 +114,7 @@ func TestNamed(t *testing.T) {
 		{`sbatch --gres=gpu --gpus=2 --wrap true`, `(?s)!sbatch: error: --gpus and --gres do not agree.*`},
 		{`sbatch --gres=:: --wrap true`, `(?s)!sbatch: error: Invalid generic resource.*`},
 		{`sbatch --gres=gpu:99999999999999999999 --wrap true`, `(?s)!sbatch: error: Invalid generic resource.*`},
-		{`sbatch --tres-per-task=cpu:2 --wrap true`, refuses("tres-per-task")},
+		{`sbatch --deadline=now --wrap true`, refuses("deadline")},
 		{`sbatch --container=x --wrap true`, refuses("container")},
 		{`sbatch --deadline=now --wrap true`, refuses("deadline")},
 		{`sbatch -B 1 --wrap true`, refuses("extra-node-info")},

@@ -180,7 +180,7 @@ func stepOfAllocation(dir, id string, a *arguments) response {
 	var args []string
 	for _, g := range a.list {
 		switch {
-		case !slices.Contains(ofStep, g.name) && !slices.Contains([]string{"ntasks", "cpus-per-task", "nodes", "ntasks-per-node", "gpus-per-task"}, g.name) || g.name == "exclusive":
+		case !slices.Contains(ofStep, g.name) && !slices.Contains([]string{"ntasks", "cpus-per-task", "nodes", "ntasks-per-node", "gpus-per-task", tresPerTask}, g.name) || g.name == "exclusive":
 		case g.arg == none || g.arg == optional && g.value == "":
 			args = append(args, "--"+g.name)
 		default:

@@ -27,7 +27,7 @@ var sbatchVariables = [][2]string{
 	{"SBATCH_OPEN_MODE", "open-mode"}, {"SBATCH_PARTITION", "partition"}, {"SBATCH_QOS", "qos"}, {"SBATCH_REQUEUE", "requeue"},
 	{"SBATCH_RESERVATION", "reservation"}, {"SBATCH_SIGNAL", "signal"}, {"SBATCH_TIMELIMIT", "time"}, {"SBATCH_WAIT", "wait"},
 	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"}, {"SBATCH_GPUS_PER_NODE", "gpus-per-node"}, {"SBATCH_GPUS_PER_TASK", "gpus-per-task"},
-	{"SBATCH_CPUS_PER_GPU", "cpus-per-gpu"}, {"SBATCH_MEM_PER_GPU", "mem-per-gpu"},
+	{"SBATCH_CPUS_PER_GPU", "cpus-per-gpu"}, {"SBATCH_MEM_PER_GPU", "mem-per-gpu"}, {"SBATCH_TRES_PER_TASK", tresPerTask},
 }
 
 // jobMeta is the properties of a job that are kept with its task, as JSON.

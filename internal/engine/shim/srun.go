@@ -107,6 +107,9 @@ func inThisJob(dir string, a *arguments, registered bool) response {
 
 // newStepRun interprets the arguments of srun in a job.
 func newStepRun(dir string, a *arguments) (_ *stepRun, err error) {
+	if a, err = a.perTask(); err != nil {
+		return nil, err
+	}
 	l := &stepRun{dir: dir, command: a.rest, label: a.has("label"), overlap: a.has("overlap", "overcommit"), chdir: a.get("chdir", ""), export: a.get("export", "ALL"),
 		streams: [3]string{a.get("input", ""), a.get("output", ""), a.get("error", "")}, exact: a.has("exact", "exclusive", "cpus-per-task")}
 	count := func(name, otherwise string) int {

@@ -49,9 +49,9 @@ site    A|account= M|clusters= cluster= C|constraint= L|licenses= p|partition= q
 moot    time-min= v|verbose k|no-kill=? s|oversubscribe O|overcommit mail-type= mail-user= get-user-env=? propagate=? profile= acctg-freq=
 moot    hint= mem-bind= cpu-freq= m|distribution= contiguous switches= spread-job use-min-nodes tmp= threads-per-core= mincpus= ignore-pbs
 moot    delay-boot= reboot power= thread-spec= S|core-spec= wait-all-nodes= mcs-label= network=
-used    gres= G|gpus= gpus-per-node= gpus-per-task= gpus-per-socket= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu=
+used    gres= G|gpus= gpus-per-node= gpus-per-task= gpus-per-socket= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu= tres-per-task=
 moot    gpu-bind= gpu-freq= gres-flags=
-refused tres-per-task= i|input= bb= bbf= container= deadline= export-file= uid= gid= B|extra-node-info= sockets-per-node= cores-per-socket= ntasks-per-core= ntasks-per-socket=
+refused i|input= bb= bbf= container= deadline= export-file= uid= gid= B|extra-node-info= sockets-per-node= cores-per-socket= ntasks-per-core= ntasks-per-socket=
 `)
 	squeueOptions = table(`
 used    h|noheader o|format= O|Format= j|jobs=? job=? u|user= users= t|states= p|partition= n|name= A|account= q|qos= w|nodelist= me
@@ -87,9 +87,9 @@ site    A|account= M|clusters= C|constraint= L|licenses= p|partition= q|qos= res
 moot    cpu-bind= u|unbuffered v|verbose s|oversubscribe m|distribution= hint= mem-bind= acctg-freq= cpu-freq= delay-boot= k|no-kill mail-type= mail-user= power= profile= propagate=?
 moot    quit-on-interrupt reboot S|core-spec= slurmd-debug= spread-job switches= thread-spec= T|threads= time-min= use-min-nodes X|disable-status contiguous mincpus= tmp=
 moot    resv-ports=? threads-per-core= mcs-label= network= signal= E|preserve-env send-libs=? compress=? accel-bind= container-id= debugger-test
-refused I|immediate=? pty=? multi-prog bb= bbf= bcast=? bcast-exclude= container= deadline= epilog= het-group= prolog= r|relative= task-epilog= task-prolog= Z|no-allocate tres-per-task=
+refused I|immediate=? pty=? multi-prog bb= bbf= bcast=? bcast-exclude= container= deadline= epilog= het-group= prolog= r|relative= task-epilog= task-prolog= Z|no-allocate
 refused sockets-per-node= cores-per-socket= B|extra-node-info= ntasks-per-core= ntasks-per-socket= uid= gid= export-file=
-used    gres= G|gpus= gpus-per-node= gpus-per-socket= gpus-per-task= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu=
+used    gres= G|gpus= gpus-per-node= gpus-per-socket= gpus-per-task= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu= tres-per-task=
 moot    gpu-bind= gpu-freq= gres-flags=
 `)
 	sallocOptions = table(`
@@ -98,9 +98,9 @@ refused I|immediate=? no-shell
 site    A|account= M|clusters= C|constraint= L|licenses= p|partition= q|qos= reservation= w|nodelist= wckey= prefer= cluster-constraint= x|exclude=
 moot    v|verbose s|oversubscribe O|overcommit m|distribution= hint= mem-bind= acctg-freq= cpu-freq= delay-boot= k|no-kill mail-type= mail-user= power= profile= F|nodefile= get-user-env=?
 moot    K|kill-command=? reboot S|core-spec= spread-job switches= thread-spec= time-min= use-min-nodes wait-all-nodes= bell no-bell contiguous mincpus= tmp= threads-per-core= mcs-label= network= signal= W|wait=
-refused bb= bbf= container= deadline= sockets-per-node= cores-per-socket= B|extra-node-info= ntasks-per-core= ntasks-per-socket= tres-per-task=
+refused bb= bbf= container= deadline= sockets-per-node= cores-per-socket= B|extra-node-info= ntasks-per-core= ntasks-per-socket=
 refused uid= gid=
-used    gres= G|gpus= gpus-per-node= gpus-per-socket= gpus-per-task= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu=
+used    gres= G|gpus= gpus-per-node= gpus-per-socket= gpus-per-task= cpus-per-gpu= mem-per-gpu= ntasks-per-gpu= tres-per-task=
 moot    gpu-bind= gpu-freq= gres-flags=
 `)
 	sstatOptions = table(`
@@ -156,7 +156,7 @@ func help(program string) string {
 var instead = map[string]string{
 	"pty": "salloc starts a shell in an allocation", "container": "name the image in the command, as in apptainer exec IMAGE ...", "deadline": "--time limits the run time",
 	"licenses": "premix has no licences; name the jobs with --jobs or --name", "multi-prog": "start each program by a step of its own", "interactive": "name the jobs", "completion": "sacct without -c has the same jobs", "file": "sacct reads the jobs of this directory alone",
-	"tres-per-task": "--gpus-per-task and --cpus-per-task do the same", "bb": "copy the files in the script", "bbf": "copy the files in the script", "export-file": "name variables with --export",
+	"bb": "copy the files in the script", "bbf": "copy the files in the script", "export-file": "name variables with --export",
 }
 
 // arguments are the options and the words of a call.

@@ -149,7 +149,7 @@ func work(dir, version string) error {
 		return err
 	}
 	if w.behind != nil {
-		w.cores, w.memory = math.MaxInt32, math.MaxInt64 // Slurm itself is asked
+		w.cores, w.memory, w.gres.remote = math.MaxInt32, math.MaxInt64, true // Slurm itself is asked
 	}
 	if w.q, err = queue.Open(dir, version, false); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 )
 
 // Allocation sets the unset fields of o from the resources that Slurm has given to the job
-// that this process runs in.
+// that this process runs in. The ids of its GPUs are in its environment.
 func Allocation(o *pilot.WorkOptions) {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(os.Getenv(name), 10, 64)
@@ -17,6 +17,7 @@ func Allocation(o *pilot.WorkOptions) {
 		}
 		return n
 	}
+	o.Resources = true
 	cpus := number("SLURM_CPUS_ON_NODE")
 	if o.Cores == 0 {
 		o.Cores = int(cpus)

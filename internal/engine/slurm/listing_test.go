@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"strings"
 	"testing"
 
 	"premix/internal/engine/pilot"
@@ -41,5 +42,21 @@ other|1|8|RUNNING|None|n3
 	}
 	if id := makeID("12", 3, "premix-a"); parseID(id.String()) != id {
 		t.Errorf("%v", id)
+	}
+}
+
+// The resources of tasks are asked of Slurm, in the words of their own options if these have them.
+func TestOptionsForResources(t *testing.T) {
+	for _, c := range []struct {
+		s    pilot.Share
+		want string
+	}{
+		{pilot.Share{}, ""},
+		{pilot.Share{Resources: "fpga=1,gpu=2"}, "--gres=fpga:1,gpu:2"},
+		{pilot.Share{Ask: "qos=high\ngres=gpu:a100:2", Resources: "gpu=2"}, "--qos=high --gres=gpu:a100:2"},
+	} {
+		if got := strings.Join(asked(&c.s), " "); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
+		}
 	}
 }

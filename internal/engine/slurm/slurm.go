@@ -133,12 +133,21 @@ func (e *Engine) Submit(ctx context.Context, w *pilot.Wave) ([]string, error) {
 	return e.elements(id, w), nil
 }
 
+// gresOption begins an option of tasks that names resources in Slurm's words, which may say more
+// than their own.
+const gresOption = "gres="
+
 // asked returns the options of sbatch that the tasks of a share need. They come last and
 // override others.
 func asked(s *pilot.Share) []string {
 	var list []string
+	named := false
 	for option := range strings.Lines(s.Ask) {
+		named = named || strings.HasPrefix(option, gresOption)
 		list = append(list, "--"+strings.TrimSuffix(option, "\n"))
+	}
+	if s.Resources != "" && !named {
+		list = append(list, "--"+gresOption+strings.ReplaceAll(s.Resources, "=", ":")) // gpu=2,fpga=1
 	}
 	return list
 }

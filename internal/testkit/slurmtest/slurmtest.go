@@ -25,6 +25,8 @@ type Options struct {
 	Nodes      int    // 0: 4
 	CPUs       int    // of a node; 0: 2
 	Memory     int    // of a node, MB; 0: 4000
+	GPUs       int    // of a node: /dev/null stands for the devices
+	Space      string // the resource tmpspace of a node, as in 100G
 	Accounting bool   // with MariaDB and slurmdbd
 	Config     string // more lines for slurm.conf
 	Scheduler  string // SchedulerParameters; "": parameters with which jobs start at once
@@ -250,10 +252,17 @@ func (b *Box) configure() error {
 	if !strings.Contains(b.o.Config, "SlurmdTimeout=") {
 		line("SlurmdTimeout=60")
 	}
+	gres, err := b.gres()
+	if err != nil {
+		return err
+	}
+	if gres != "" {
+		line("GresTypes=gpu,tmpspace")
+	}
 	line("%s", b.o.Config)
 	for _, n := range b.Nodes() {
-		line("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Sockets=1 CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=%d State=UNKNOWN",
-			n, host, b.ports[n], b.o.CPUs, b.o.Memory)
+		line("NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d Sockets=1 CoresPerSocket=%[4]d ThreadsPerCore=1 RealMemory=%d%s State=UNKNOWN",
+			n, host, b.ports[n], b.o.CPUs, b.o.Memory, gres)
 	}
 	line("PartitionName=main Nodes=%s Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO DefMemPerCPU=100", strings.Join(b.Nodes(), ","))
 	if err := os.WriteFile(b.Conf(), []byte(c.String()), 0o644); err != nil {
@@ -275,6 +284,28 @@ func (b *Box) configure() error {
 	line("PidFile=%s", b.path("run/slurmdbd.pid"))
 	line("LogFile=%s", b.path("log/slurmdbd.log"))
 	return os.WriteFile(b.path("etc/slurmdbd.conf"), []byte(c.String()), 0o600)
+}
+
+// gres writes gres.conf, and returns the resources of a node in its line of slurm.conf.
+func (b *Box) gres() (string, error) {
+	var conf, list []string
+	if b.o.GPUs > 0 {
+		for i := range b.o.GPUs {
+			if err := os.Symlink(os.DevNull, b.path(fmt.Sprintf("etc/gpu%d", i))); err != nil && !errors.Is(err, os.ErrExist) {
+				return "", err
+			}
+		}
+		conf = append(conf, fmt.Sprintf("Name=gpu Type=a100 File=%s[0-%d]\n", b.path("etc/gpu"), b.o.GPUs-1))
+		list = append(list, fmt.Sprintf("gpu:a100:%d", b.o.GPUs))
+	}
+	if b.o.Space != "" {
+		conf = append(conf, fmt.Sprintf("Name=tmpspace Count=%s Flags=CountOnly\n", b.o.Space))
+		list = append(list, "tmpspace:"+b.o.Space)
+	}
+	if len(list) == 0 {
+		return "", nil
+	}
+	return " Gres=" + strings.Join(list, ","), os.WriteFile(b.path("etc/gres.conf"), []byte(strings.Join(conf, "")), 0o644)
 }
 
 // startAccounting starts MariaDB and slurmdbd, and makes a cluster and an account.

@@ -44,6 +44,7 @@ type TaskOptions struct {
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 
 	Activity *Activity // nil: no caller follows the tasks
+	Limits   *Limits   // nil: tasks keep the timeouts with which they were submitted
 
 	Messages io.Writer
 	Terminal bool
@@ -156,9 +157,10 @@ type activeTask struct {
 	held  map[string][]string // ids of resources
 
 	// Of spawners.
-	in    *runner
-	heavy bool
-	pin   *pinned
+	in      *runner
+	heavy   bool
+	pin     *pinned
+	allowed time.Duration // time of the try; 0: any
 }
 
 // settling are records on their way to the disk.
@@ -388,6 +390,10 @@ func (s *scheduler) work() {
 			}
 		case <-fence.C:
 			s.checkFence()
+		case <-s.o.Limits.wake():
+			if l, ok := s.l.(*spawners); ok {
+				l.setTimeouts()
+			}
 		case <-s.o.Wake:
 			s.refreshOrders()
 		case <-stay:

@@ -123,8 +123,9 @@ func (s *spawners) start(a *activeTask) {
 	if a.heavy {
 		s.heavy++
 	}
+	a.allowed = s.o.Limits.of(t.Number, t.Timeout)
 	out, errs := t.Spec.Files(t.Files, t.Number)
-	st := spawn.Task{ID: t.ID(), Argv: t.Argv, Env: append(t.Environ(), s.pools.environ(a.held)...), Dir: t.Dir, Stdin: t.Input(), Stdout: out, Stderr: errs, Timeout: t.Timeout, Grace: s.o.Grace}
+	st := spawn.Task{ID: t.ID(), Argv: t.Argv, Env: append(t.Environ(), s.pools.environ(a.held)...), Dir: t.Dir, Stdin: t.Input(), Stdout: out, Stderr: errs, Timeout: a.allowed, Grace: s.o.Grace}
 	if t.Argv == nil {
 		st.Shell = t.Command
 		if argv, ok := queue.Direct(t.Command); ok && len(t.Env) == 0 {
@@ -231,7 +232,7 @@ func (s *spawners) verdict(a *activeTask, r *spawn.Result) *failure {
 	case r.Signaled:
 		return &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
 	case r.TimedOut:
-		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
+		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.allowed), "submit it with a longer --timeout"}
 	case r.Refused:
 		// One that ended well may have done without it, and only a part of its work.
 		return &failure{record.CauseProcesses, fmt.Sprintf("it was refused a process or thread: a task may have %d", s.processes()), "have it start fewer; premix task run --keep-daemons sets no limit"}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"premix/internal/engine"
+	"premix/internal/engine/local"
 	"premix/internal/engine/queue"
 	"premix/internal/record"
 )
@@ -29,7 +30,7 @@ func testWorker(t *testing.T) *worker {
 // openWorker returns a worker of a directory, as work starts it.
 func openWorker(t *testing.T, dir string) *worker {
 	t.Helper()
-	w := &worker{dir: dir, config: &Config{}, machine: machine{4, 8 << 30, &gres{total: queue.Resources{"gpu": 2, "tmpspace": 100}, sized: map[string]bool{"tmpspace": true}}}, wake: make(chan struct{}, 1), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool)}
+	w := &worker{dir: dir, config: &Config{}, machine: machine{4, 8 << 30, &gres{total: queue.Resources{"gpu": 2, "tmpspace": 100}, sized: map[string]bool{"tmpspace": true}}}, wake: make(chan struct{}, 1), limits: local.NewLimits(), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool)}
 	w.moved = sync.NewCond(&w.mu)
 	var err error
 	if w.q, err = queue.Open(dir, "test", false); err != nil {

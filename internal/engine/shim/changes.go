@@ -1,9 +1,13 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"premix/internal/engine/queue"
 	"premix/internal/kit/lines"
@@ -40,16 +44,31 @@ func readChanges(dir string) (*changes, error) {
 }
 
 // put records the properties of a job.
-func (c *changes) put(job int, n *jobMeta) error {
-	text, err := json.Marshal(changedNote{job, n})
-	if err != nil {
+func (c *changes) put(job int, n *jobMeta) error { return c.putAll(map[int]*jobMeta{job: n}) }
+
+// putAll records the properties of jobs, of all or of none.
+func (c *changes) putAll(notes map[int]*jobMeta) (err error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	for _, job := range slices.Sorted(maps.Keys(notes)) {
+		if err := enc.Encode(changedNote{job, notes[job]}); err != nil {
+			return err
+		}
+	}
+	if c.size, err = lines.Append(c.log, c.size, text.Bytes(), true); err != nil {
 		return err
 	}
-	if c.size, err = lines.Append(c.log, c.size, append(text, '\n'), true); err != nil {
-		return err
-	}
-	c.notes[job] = n
+	maps.Copy(c.notes, notes)
 	return nil
+}
+
+// limitsOf returns the time limits of jobs.
+func limitsOf(notes map[int]*jobMeta) map[int]time.Duration {
+	m := make(map[int]time.Duration)
+	for id, n := range notes {
+		m[id] = time.Duration(n.Limit * float64(time.Second))
+	}
+	return m
 }
 
 // scriptOf returns the batch script of a job.

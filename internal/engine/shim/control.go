@@ -351,18 +351,23 @@ func (w *worker) update(words []string) error {
 	if err != nil {
 		return err
 	}
+	notes := make(map[int]*jobMeta)
 	for _, j := range jobs {
 		n := *j.jobMeta
 		if err := w.change(j, &n, changes); err != nil {
 			return err
 		}
-		if err := w.changes.put(j.id, &n); err != nil {
-			return err
-		}
-		j.jobMeta = &n
+		notes[j.id] = &n
+	}
+	if err := w.changes.putAll(notes); err != nil {
+		return err
+	}
+	w.limits.Set(limitsOf(notes))
+	for _, j := range jobs {
+		j.jobMeta = notes[j.id]
 		w.apart(j)
 		if j.needs != nil {
-			j.needs, _ = parseDependency(n.Needs) // it was when the change was checked
+			j.needs, _ = parseDependency(j.Needs) // it was when the change was checked
 		}
 		if b := w.batch(j.id); b.blocked {
 			w.wakes.add(b, j)
@@ -370,6 +375,31 @@ func (w *worker) update(words []string) error {
 	}
 	w.release(w.running(), true)
 	return nil
+}
+
+// newLimit returns the time limit of a job that scontrol sets, or makes longer or shorter.
+func (w *worker) newLimit(j *job, name, value string) (float64, error) {
+	switch {
+	case w.behind != nil:
+		return 0, &optionError{fmt.Sprintf("Job %d: TimeLimit of a job that is packed is not changed", j.id), "cancel the job and submit it again with another -t"}
+	case w.q.State(j.id) != queue.Waiting:
+		return 0, &optionError{fmt.Sprintf("Job %d: Job has already finished", j.id), "TimeLimit is of a job that waits or runs"}
+	}
+	limit, err := parseTime(value)
+	if err != nil || name == "timelimit" {
+		return limit.Seconds(), err
+	}
+	if j.Limit == 0 {
+		return 0, &optionError{fmt.Sprintf("Job %d has no time limit", j.id), "set one as in TimeLimit=60"}
+	}
+	sum := j.Limit + limit.Seconds()
+	if name == "timelimit-" {
+		sum = j.Limit - limit.Seconds()
+	}
+	if sum <= 0 || sum > longest.Seconds() {
+		return 0, &optionError{fmt.Sprintf("Job %d: Requested time limit is invalid (missing or exceeds some limit)", j.id), "set one as in TimeLimit=60"}
+	}
+	return sum, nil
 }
 
 // change applies changes to the properties of a job.
@@ -388,6 +418,8 @@ func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 			n.Partition = value
 		case "qos":
 			n.QOS = value
+		case "timelimit", "timelimit+", "timelimit-":
+			n.Limit, err = w.newLimit(j, name, value)
 		case "arraytaskthrottle":
 			if n.Width == 0 {
 				return &optionError{fmt.Sprintf("Job %d: ArrayTaskThrottle is of an array that was submitted with a limit", j.id), "submit it as in -a 1-100%10"}
@@ -411,7 +443,7 @@ func (w *worker) change(j *job, n *jobMeta, changes map[string]string) error {
 			}
 			n.Needs = value
 		default:
-			return &optionError{fmt.Sprintf("premix does not change %s of a job", name), "it changes Name, Comment, Account, Partition, QOS, ArrayTaskThrottle, StartTime and Dependency; cancel the job and submit it again"}
+			return &optionError{fmt.Sprintf("premix does not change %s of a job", name), "it changes Name, Comment, Account, Partition, QOS, TimeLimit, ArrayTaskThrottle, StartTime and Dependency; cancel the job and submit it again"}
 		}
 		if err != nil {
 			return err

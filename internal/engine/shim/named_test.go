@@ -142,7 +142,8 @@ func TestNamed(t *testing.T) {
 		// scontrol
 		{`scontrol update JobId=10 Partition=p QOS=q JobName=n Comment=c Account=a`, ``},
 		{`squeue -h -o %i|%P|%q|%j|%k|%a`, `10\|p\|q\|n\|c\|a`},
-		{`scontrol update JobId=10 TimeLimit=9`, `(?s)!scontrol: error: premix does not change timelimit of a job\nscontrol: hint: it changes Name,.*`},
+		{`scontrol update JobId=10 Nice=9`, `(?s)!scontrol: error: premix does not change nice of a job\nscontrol: hint: it changes Name,.*`},
+		{`scontrol update JobId=10 TimeLimit-=9`, `!scontrol: error: Job 10 has no time limit\nscontrol: hint: set one as in TimeLimit=60`},
 		{`scontrol hold 10`, ``},
 		{`scontrol requeue 10`, `(?s)!scontrol: error: Job 10: Job is pending execution.*`},
 		{`scontrol suspend 10`, `(?s)!scontrol: error: Job 10: Requested operation is presently disabled.*`},

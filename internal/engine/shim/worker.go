@@ -49,6 +49,7 @@ type worker struct {
 	wake   chan struct{}
 	events chan struct{} // a request was answered
 	active *local.Activity
+	limits *local.Limits
 
 	mu sync.Mutex // guards the rest
 	jobTable
@@ -128,7 +129,7 @@ func work(dir, version string) error {
 		return err // nil: another one is there
 	}
 	defer lock.Close()
-	w := &worker{dir: dir, wake: make(chan struct{}, 1), events: make(chan struct{}, 1), active: local.NewActivity(), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool), asked: time.Now()}
+	w := &worker{dir: dir, wake: make(chan struct{}, 1), events: make(chan struct{}, 1), active: local.NewActivity(), limits: local.NewLimits(), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool), asked: time.Now()}
 	w.moved = sync.NewCond(&w.mu)
 	if w.config, err = readConfig(dir); err != nil {
 		return err
@@ -163,6 +164,7 @@ func work(dir, version string) error {
 		return err
 	}
 	defer w.changes.log.Close()
+	w.limits.Set(limitsOf(w.changes.notes))
 	if err := w.follow(); err != nil {
 		return err
 	}
@@ -189,7 +191,7 @@ func work(dir, version string) error {
 			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
 			return
 		}
-		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Resources: w.gres.total, Grace: Grace, Stay: stay, Wake: w.wake, Activity: w.active})
+		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Resources: w.gres.total, Grace: Grace, Stay: stay, Wake: w.wake, Activity: w.active, Limits: w.limits})
 		ran <- err
 	}()
 	var answers sync.WaitGroup

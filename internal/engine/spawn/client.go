@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,6 +91,14 @@ func (s *Spawner) Drop(id uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.write(binary.AppendUvarint(beginFrame(nil, frameDrop), id))
+}
+
+// SetTimeout gives a task that has not ended another timeout, which counts from its start; 0: none.
+// A task that has run for longer is ended at once. A timeout that has passed stays.
+func (s *Spawner) SetTimeout(id uint64, timeout time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(binary.AppendUvarint(binary.AppendUvarint(beginFrame(nil, frameTimeout), id), uint64(timeout)))
 }
 
 // Error is the reason that a spawner gave before it ended.

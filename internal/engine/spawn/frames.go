@@ -18,6 +18,7 @@ const (
 	frameTask    = 't' // client: start a task
 	frameSignal  = 'k' // client: signal a task, or all
 	frameDrop    = 'd' // client: return the tasks that have not begun
+	frameTimeout = 'l' // client: a task has another timeout
 	frameResults = 'r' // spawner: results
 	frameError   = 'e' // spawner: why it cannot work
 )

@@ -73,10 +73,15 @@ type slot struct {
 	noted    []byte // room for a result
 	cell     *cell  // nil: none
 
-	// mu guards the fields that other goroutines set while a task runs.
+	// mu guards the fields that other goroutines set while a task runs. Lock order: server.mu
+	// before mu.
 	mu       sync.Mutex
-	id       uint64
-	pid      int // 0: none runs
+	id       uint64 // of the task that was taken last
+	timeout  time.Duration
+	grace    time.Duration
+	since    time.Time   // when the process started
+	timer    *time.Timer // nil: none
+	pid      int         // 0: none runs
 	timedOut bool
 	signaled bool
 	lost     bool
@@ -227,12 +232,38 @@ func (s *server) serve(in *bufio.Reader) error {
 				return errFrame
 			}
 			s.drop(id)
+		case frameTimeout:
+			id, timeout := r.uint(), time.Duration(r.uint())
+			if r.bad {
+				return errFrame
+			}
+			s.setTimeout(id, timeout)
 		default:
 			return errFrame
 		}
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// setTimeout gives a task another timeout. A task that was taken from the queue is in its slot.
+func (s *server) setTimeout(id uint64, timeout time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.queue {
+		if s.queue[i].ID == id {
+			s.queue[i].Timeout = timeout
+			return
+		}
+	}
+	for _, t := range s.slots {
+		t.mu.Lock()
+		if t.id == id {
+			t.timeout = timeout
+			t.setTimer()
+		}
+		t.mu.Unlock()
 	}
 }
 
@@ -315,6 +346,9 @@ func (t *slot) main(stdout, stderr string, c TaskCgroup, began chan<- error) {
 		t.queue[0] = Task{}
 		t.queue = t.queue[1:]
 		t.busy++
+		t.mu.Lock()
+		t.id, t.timeout, t.grace = task.ID, task.Timeout, task.Grace
+		t.mu.Unlock()
 		t.server.mu.Unlock()
 		t.finished(t.run(st, &task))
 	}
@@ -526,22 +560,20 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	atomic.StoreUint64(&t.words[1], uint64(pid))
 	t.mu.Lock()
-	t.id, t.pid, t.timedOut, t.signaled, t.lost = task.ID, pid, false, false, false
+	t.pid, t.since, t.timedOut, t.signaled, t.lost = pid, time.Now(), false, false, false
+	t.setTimer()
 	t.mu.Unlock()
 	if sig, closed := t.stopping(); closed {
 		t.lose(sig)
 	} else if sig != 0 {
 		t.signal(0, sig)
 	}
-	var timer *time.Timer
-	if task.Timeout > 0 {
-		timer = time.AfterFunc(task.Timeout, func() { t.timeout(task.ID, task.Grace) })
-	}
 	var usage syscall.Rusage
 	st.await(pid, t.short, &r.Status, &usage)
 	r.Finished = time.Now()
 	t.mu.Lock()
 	t.pid = 0
+	t.setTimer()
 	r.TimedOut, r.Signaled, r.Lost = t.timedOut, t.signaled, t.lost
 	t.mu.Unlock()
 	// What the task left behind. A number is not given to another group while this
@@ -551,9 +583,6 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	if t.cell != nil {
 		r.Refused = t.cell.end()
-	}
-	if timer != nil {
-		timer.Stop()
 	}
 	t.short = r.Finished.Sub(r.Started) < shortWait
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
@@ -607,13 +636,28 @@ func (s *server) stopping() (sig syscall.Signal, closed bool) {
 	return s.last, false
 }
 
-// timeout ends a task: SIGTERM, grace, SIGKILL.
-func (t *slot) timeout(id uint64, grace time.Duration) {
+// setTimer sets the timer of the timeout, or stops it where no task runs. The caller holds mu.
+func (t *slot) setTimer() {
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
+	if id := t.id; t.pid != 0 && t.timeout > 0 && !t.timedOut {
+		t.timer = time.AfterFunc(t.timeout-time.Since(t.since), func() { t.expire(id) })
+	}
+}
+
+// expire ends a task at its timeout: SIGTERM, grace, SIGKILL.
+func (t *slot) expire(id uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.pid == 0 || t.id != id {
 		return
 	}
+	if !t.timedOut && (t.timeout == 0 || time.Since(t.since) < t.timeout) {
+		return // it has got a longer one meanwhile
+	}
+	grace := t.grace
 	sig := unix.SIGTERM
 	if t.timedOut || grace == 0 {
 		sig = unix.SIGKILL
@@ -621,7 +665,7 @@ func (t *slot) timeout(id uint64, grace time.Duration) {
 	t.timedOut = true
 	_ = unix.Kill(-t.pid, sig)
 	if sig == unix.SIGTERM {
-		time.AfterFunc(grace, func() { t.timeout(id, grace) })
+		time.AfterFunc(grace, func() { t.expire(id) })
 	}
 }
 

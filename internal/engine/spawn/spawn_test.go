@@ -358,6 +358,55 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// The timeout of a task is changed while it waits and while it runs, and counts from its start.
+func TestSetTimeout(t *testing.T) {
+	b := newBench(t, 1)
+	runs := func(id uint64) {
+		until(t, "the task on the board", func() bool {
+			board, err := spawn.ReadStatusFile(b.setup.StatusFile)
+			return err == nil && len(board.Running) == 1 && board.Running[0].ID == id && board.Running[0].PID > 0
+		})
+	}
+	set := func(id uint64, timeout time.Duration) {
+		if err := b.s.SetTimeout(id, timeout); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.start(spawn.Task{ID: 1, Argv: []string{"sleep", "1000"}},
+		spawn.Task{ID: 2, Argv: []string{"sleep", "0.1"}, Timeout: time.Nanosecond},
+		spawn.Task{ID: 3, Argv: []string{"sleep", "1000"}, Timeout: time.Hour})
+	runs(1)
+	set(2, 0)
+	set(3, time.Millisecond)
+	set(1, time.Millisecond) // it has run for longer
+	set(99, time.Millisecond)
+	results := b.await(3)
+	for id, timedOut := range map[uint64]bool{1: true, 2: false, 3: true} {
+		if r := results[id]; r.TimedOut != timedOut || !timedOut && r.Status.ExitStatus() != 0 {
+			t.Errorf("task %d: %+v", id, r)
+		}
+	}
+	// A longer one may come too late on a busy machine.
+	timeout := 200 * time.Millisecond
+	for id := uint64(4); ; id++ {
+		flag := filepath.Join(t.TempDir(), "go")
+		b.start(spawn.Task{ID: id, Shell: "until [ -e " + flag + " ]; do sleep 0.01; done", Timeout: timeout})
+		runs(id)
+		set(id, time.Hour)
+		time.Sleep(timeout)
+		if err := os.WriteFile(flag, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := b.await(int(id))[id]
+		if !r.TimedOut && r.Status.ExitStatus() == 0 {
+			return
+		}
+		if timeout *= 2; timeout > time.Minute {
+			t.Fatalf("%+v", r)
+		}
+	}
+}
+
 func TestSignalAndDrop(t *testing.T) {
 	b := newBench(t, 1)
 	b.start(

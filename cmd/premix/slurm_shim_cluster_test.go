@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +23,17 @@ type clusterShim struct {
 	bin string
 }
 
-func newClusterShim(t *testing.T, o slurmtest.Options) *clusterShim {
+func newClusterShim(t *testing.T, o slurmtest.Options, options ...string) *clusterShim {
 	t.Helper()
 	s := &clusterShim{slurmScene: newSlurmScene(t, o)}
-	s.bin = strings.TrimSpace(s.ends(t, int(exit.OK), "", "slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "jobs=4"))
+	args := []string{"slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "jobs=4"}
+	if len(options) == 0 {
+		options = []string{"poll=300ms"}
+	}
+	for _, o := range options {
+		args = append(args, "--engine-opt", o)
+	}
+	s.bin = strings.TrimSpace(s.ends(t, int(exit.OK), "", args...))
 	return s
 }
 
@@ -198,4 +206,52 @@ for id in $ids; do rmdir held.$SLURMD_NODENAME.$id; done
 	if got := s.ends(t, int(exit.OK), "", "task", "tail", "tasks", "1"); strings.TrimSpace(got) != "2" {
 		t.Errorf("a task with two GPUs sees %q", got)
 	}
+}
+
+// A worker with nothing to do takes next to no processor time, whether jobs wait for their time or
+// run on a node.
+func TestIdleWorkerBeforeSlurm(t *testing.T) {
+	s := newClusterShim(t, slurmtest.Options{Nodes: 1}, "poll=5s") // each poll starts a squeue
+	s.ask(t, "sbatch", "--begin=now+1hour", "-o", "/dev/null", "--wrap", "true")
+	pid := (&shimScene{taskScene: s.taskScene}).worker()
+	if pid == 0 {
+		t.Fatal("there is no worker")
+	}
+	const window = 4 * time.Second
+	measure := func(state string, most time.Duration) {
+		time.Sleep(2 * time.Second) // until it rests
+		before := cpuTime(t, pid)
+		time.Sleep(window)
+		used := cpuTime(t, pid) - before
+		t.Logf("%s: %v of CPU in %v", state, used, window)
+		if used > most {
+			t.Errorf("%s: the worker takes %v of CPU in %v", state, used, window)
+		}
+	}
+	measure("jobs wait for their time", window/200)
+	s.ask(t, "sbatch", "-o", "/dev/null", "--wrap", "touch on; until [ -e go ]; do sleep 0.1; done")
+	s.await(t, "on")
+	measure("a job runs", window/100)
+	s.write(t, "go", "")
+}
+
+// cpuTime returns the processor time that the threads of a process have taken.
+func cpuTime(t *testing.T, pid int) (sum time.Duration) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			t.Fatal(err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum
 }

@@ -55,7 +55,8 @@ const (
 const (
 	shortTick = 50 * time.Millisecond
 	longTick  = 2 * time.Second
-	stayTick  = 300 * time.Millisecond // at most, where others ask how far it is
+	stayTick  = 300 * time.Millisecond // at most, where others ask how far it is and tasks are given away
+	restTick  = time.Second            // the same without such tasks: for orders of other processes
 )
 
 // How long an engine that does not answer is left alone.
@@ -222,13 +223,9 @@ func (s *dispatcher) run(ctx context.Context) error {
 		interrupt = ctx.Done()
 		kill      <-chan struct{}
 		pause     = shortTick
-		slowest   = longTick
 		stay      = s.o.Stay
 		drawn     = time.Now()
 	)
-	if stay != nil {
-		slowest = stayTick
-	}
 	for {
 		s.moved = false
 		if err := s.round(ctx); err != nil {
@@ -242,7 +239,7 @@ func (s *dispatcher) run(ctx context.Context) error {
 			s.msg.Draw(s.line())
 			drawn = time.Now()
 		}
-		if pause = min(slowest, pause*3/2); s.moved {
+		if pause = min(s.slowest(stay), pause*3/2); s.moved {
 			pause = shortTick
 		}
 		t := time.NewTimer(pause)
@@ -265,6 +262,18 @@ func (s *dispatcher) run(ctx context.Context) error {
 		}
 		t.Stop()
 	}
+}
+
+// slowest returns how long the dispatcher may wait while nothing happens. Records come from other
+// machines, without an event; but without tasks in flight there are none.
+func (s *dispatcher) slowest(stay <-chan struct{}) time.Duration {
+	switch {
+	case stay == nil:
+		return longTick
+	case len(s.l.open()) > 0:
+		return stayTick
+	}
+	return restTick
 }
 
 // round does the work that is possible now. An error ends the invocation; temporary

@@ -8,8 +8,9 @@ import (
 // Flight publishes the tasks that a dispatcher has given away to other goroutines of the
 // process. The zero value is ready, and it is safe for concurrent use.
 type Flight struct {
-	mu   sync.Mutex // guards the rest
-	list []Given
+	mu    sync.Mutex // guards the rest
+	list  []Given
+	moved chan struct{}
 }
 
 // Given is a share that was given away.
@@ -26,6 +27,22 @@ func (f *Flight) Given() []Given {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.list
+}
+
+// Moved returns the channel that receives a value after the dispatcher has seen or done something: it
+// has given tasks away, a share is in another phase, or tasks have ended.
+func (f *Flight) Moved() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.channel()
+}
+
+// channel returns the channel of Moved. The caller holds mu.
+func (f *Flight) channel() chan struct{} {
+	if f.moved == nil {
+		f.moved = make(chan struct{}, 1)
+	}
+	return f.moved
 }
 
 // copyState copies the dispatcher's state into f. f may be nil.
@@ -50,4 +67,8 @@ func (f *Flight) copyState(s *dispatcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.list = list
+	select {
+	case f.channel() <- struct{}{}:
+	default:
+	}
 }

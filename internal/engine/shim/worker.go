@@ -232,11 +232,16 @@ func work(dir, version string) error {
 // events, and rarely without them.
 func (w *worker) watch(ran chan error) {
 	var last, event time.Time
+	var flight <-chan struct{}
+	if w.behind != nil {
+		flight = w.behind.flight.Moved()
+	}
 	for t := time.NewTimer(0); ; {
 		select {
 		case <-t.C:
 		case <-w.active.Moved():
 			event = time.Now()
+		case <-flight:
 		case <-w.events:
 			event = time.Now()
 		case err := <-ran: // it was interrupted, or cannot go on
@@ -260,8 +265,9 @@ func (w *worker) watch(ran chan error) {
 func (w *worker) pause(event time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// The spawner starts tasks a little after the engine has given them to it.
-	if w.behind != nil || time.Since(event) < restless || w.active.Active() != len(w.ran) || len(w.again) > 0 {
+	// The spawner starts tasks a little after the engine has given them to it. A dispatcher reports
+	// all that it sees.
+	if w.behind == nil && (time.Since(event) < restless || w.active.Active() != len(w.ran) || len(w.again) > 0) {
 		return tick
 	}
 	wait := min(rest, time.Until(w.due))

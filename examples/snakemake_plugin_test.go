@@ -28,7 +28,7 @@ func TestSnakemakePlugin(t *testing.T) {
 		s.write(name, text)
 	}
 	in := func(dir string) []string {
-		return []string{"-c", `cd "$0" && PYTHONPATH="$1" exec snakemake --executor premix --jobs 4 --premix-dir ../tasks --seconds-between-status-checks 1`, s.path(dir), plugin}
+		return []string{"-c", `cd "$0" && PYTHONPATH="$1" exec snakemake --executor premix --jobs 4 --premix-dir ../tasks --seconds-between-status-checks 600`, s.path(dir), plugin}
 	}
 	s.must("sh", in("ok")...)
 	if got := s.read("result"); got != "1\n2\n" {

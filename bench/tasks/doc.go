@@ -32,6 +32,9 @@
 //	workflow  a Nextflow workflow with the executor slurm on a Slurm that is started for
 //	          it: directly, with premix slurm-shim before it, and with premix slurm-shim
 //	          alone; with the same configuration of Nextflow for all, and with several
+//	snakemake a Snakemake workflow of one-line rules with its local executor and with the
+//	          executor plugin of premix, and the CPU time of each job beside the CPU time
+//	          of a start of Snakemake
 //	sbatch    how long one sbatch takes, of many in a row: on a private Slurm, through
 //	          premix slurm-shim before it, and through premix slurm-shim alone
 //	slurm     true, very many times, in a private Slurm of four nodes on this machine:

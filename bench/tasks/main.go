@@ -43,13 +43,14 @@ type options struct {
 	scheduler  string
 
 	submissionsInARow int
+	snakemakeJobs     int
 }
 
 func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "parts to measure; slurm, sbatch, workflow and kubernetes too")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "parts to measure; slurm, sbatch, workflow, snakemake and kubernetes too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that are available")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "number of executions of /bin/true")
 	flag.IntVar(&o.large, "large", 50000, "number from which there are at most 2 repetitions")
@@ -59,6 +60,7 @@ func benchMain() error {
 	flag.IntVar(&o.submissionsInARow, "sbatch", 200, "number of calls of sbatch in a row")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
+	flag.IntVar(&o.snakemakeJobs, "snakemake", 1000, "jobs of the workflow of Snakemake")
 	flag.StringVar(&o.workflows, "workflows", "default,eager,array", "configurations of Nextflow")
 	flag.StringVar(&o.scheduler, "scheduler", "sched_interval=60", "SchedulerParameters of the workflow's Slurm; the given one is Slurm's default; empty: jobs start at once")
 	flag.IntVar(&o.slurmTasks, "slurm", 10000, "number of executions of true on Slurm")
@@ -118,6 +120,10 @@ func benchMain() error {
 			}
 		case "workflow":
 			if err := b.workflow(results); err != nil {
+				return err
+			}
+		case "snakemake":
+			if err := b.throughSnakemake(results); err != nil {
 				return err
 			}
 		case "submit":

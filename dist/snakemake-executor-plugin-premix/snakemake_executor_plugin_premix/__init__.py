@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass, field
 from typing import AsyncGenerator, List, Optional
 
@@ -58,6 +59,9 @@ common_settings = CommonSettings(
 # Seconds between two queries, at first. They grow to --seconds-between-status-checks while
 # nothing ends: a query reads files only.
 _SHORTEST_PAUSE = 0.2
+
+# A query of very many jobs takes at most one part in so many of the time.
+_PAUSE_SHARE = 20
 
 # Ranges of numbers on a command line, so that it stays below the system's limit.
 _MOST_RANGES = 5000
@@ -155,12 +159,17 @@ class Executor(RemoteExecutor):
         self, active_jobs: List[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         if not active_jobs:
+            # So it is before the first job, which would else be asked for after
+            # --seconds-between-status-checks.
+            self.next_seconds_between_status_checks = _SHORTEST_PAUSE
             return
         # It is asked before the tasks are: one that has ended meanwhile has left all
         # records.
         ended = self.runner is None or self.runner.poll() is not None
         async with self.status_rate_limiter:
+            asked = time.monotonic()
             states = self._states([int(j.external_jobid) for j in active_jobs])
+            took = time.monotonic() - asked
         waiting = False
         remaining = 0
         for info in active_jobs:
@@ -176,7 +185,7 @@ class Executor(RemoteExecutor):
                 yield info
         longest = self.workflow.remote_execution_settings.seconds_between_status_checks
         self.pause = _SHORTEST_PAUSE if remaining < len(active_jobs) else 1.5 * self.pause
-        self.pause = min(self.pause, longest)
+        self.pause = min(max(self.pause, _PAUSE_SHARE * took), longest)
         self.next_seconds_between_status_checks = self.pause
         if ended and waiting:
             # It ends when nothing is left, and does not see what comes at that moment.

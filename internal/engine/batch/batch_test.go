@@ -118,72 +118,74 @@ func (s *scene) until(t *testing.T, ids []string, is func(pilot.Status) bool) {
 // A wave runs, waits, is found again, refused and cancelled, as an array and as one job.
 func TestWave(t *testing.T) {
 	for _, name := range Names() {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t, name, map[string]string{"premix": "/bin/echo", "poll": "1ms", "q": "short"})
-			dir := t.TempDir()
-			wave := func(token string, jobs, cores int) *pilot.Wave {
-				w := &pilot.Wave{Number: 7, Token: token, Dir: dir, Log: filepath.Join(dir, "log of $JOB's %J"), Target: time.Minute}
-				for range jobs {
-					w.Shares = append(w.Shares, pilot.Share{Cores: cores, Memory: 64 << 20})
-				}
-				return w
-			}
-			ctx := context.Background()
-			over := func(st pilot.Status) bool { return st.Phase >= pilot.Ended }
-			ids, err := s.Submit(ctx, wave("AAAAAAAA", 3, 2))
-			if err != nil || len(ids) != 3 {
-				t.Fatal(ids, err)
-			}
-			s.until(t, ids, over)
-			one, err := s.Submit(ctx, wave("BBBBBBBB", 1, 1))
-			if err != nil || len(one) != 1 {
-				t.Fatal(one, err)
-			}
-			s.until(t, one, over)
-			text, err := os.ReadFile(filepath.Join(dir, "log of $JOB's %J"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, want := range []string{"--index 0 -j 2 --memory 64M", "--index 1 -j 2", "--index 2 -j 2", "--index 0 -j 1"} {
-				if !strings.Contains(string(text), "task work "+dir+" --engine "+name+" --wave 7 "+want) {
-					t.Errorf("no job ran with %s: %s", want, text)
-				}
-			}
+		t.Run(name, func(t *testing.T) { testWave(t, name) })
+	}
+}
 
-			s.mark(t, "hold", true)
-			held := wave("CCCCCCCC", 3, 1)
-			if ids, err = s.Submit(ctx, held); err != nil {
-				t.Fatal(err)
-			}
-			s.until(t, ids, func(st pilot.Status) bool { return st.Phase == pilot.Pending && st.Reason != "" })
-			if again, err := s.Find(ctx, held); err != nil || !reflect.DeepEqual(again, ids) {
-				t.Errorf("%v is found as %v, %v", ids, again, err)
-			}
-			// A job of another name with the same number is not cancelled.
-			stranger := strings.Replace(ids[0], "CCCCCCCC", "DDDDDDDD", 1)
-			if err := s.Cancel(ctx, []string{stranger, ids[1], ids[2]}); err != nil {
-				t.Fatal(err)
-			}
-			s.until(t, ids[1:], over)
-			s.until(t, ids[:1], func(st pilot.Status) bool { return st.Phase == pilot.Pending })
-			if err := s.Cancel(ctx, ids); err != nil {
-				t.Fatal(err)
-			}
-			s.until(t, ids, over)
+func testWave(t *testing.T, name string) {
+	s := newScene(t, name, map[string]string{"premix": "/bin/echo", "poll": "1ms", "q": "short"})
+	dir := t.TempDir()
+	wave := func(token string, jobs, cores int) *pilot.Wave {
+		w := &pilot.Wave{Number: 7, Token: token, Dir: dir, Log: filepath.Join(dir, "log of $JOB's %J"), Target: time.Minute}
+		for range jobs {
+			w.Shares = append(w.Shares, pilot.Share{Cores: cores, Memory: 64 << 20})
+		}
+		return w
+	}
+	ctx := context.Background()
+	over := func(st pilot.Status) bool { return st.Phase >= pilot.Ended }
+	ids, err := s.Submit(ctx, wave("AAAAAAAA", 3, 2))
+	if err != nil || len(ids) != 3 {
+		t.Fatal(ids, err)
+	}
+	s.until(t, ids, over)
+	one, err := s.Submit(ctx, wave("BBBBBBBB", 1, 1))
+	if err != nil || len(one) != 1 {
+		t.Fatal(one, err)
+	}
+	s.until(t, one, over)
+	text, err := os.ReadFile(filepath.Join(dir, "log of $JOB's %J"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--index 0 -j 2 --memory 64M", "--index 1 -j 2", "--index 2 -j 2", "--index 0 -j 1"} {
+		if !strings.Contains(string(text), "task work "+dir+" --engine "+name+" --wave 7 "+want) {
+			t.Errorf("no job ran with %s: %s", want, text)
+		}
+	}
 
-			s.mark(t, "refuse", true)
-			var refused *pilot.RefusedError
-			if _, err := s.Submit(ctx, wave("EEEEEEEE", 2, 1)); !errors.As(err, &refused) || refused.Reason != "no such queue" {
-				t.Error(err)
-			}
-			s.mark(t, "down", true)
-			if _, err := s.Submit(ctx, wave("FFFFFFFF", 2, 1)); err == nil || errors.As(err, &refused) {
-				t.Error(err)
-			}
-			if err := s.Reach(ctx, dir); err == nil {
-				t.Error("a system that is down answers")
-			}
-		})
+	s.mark(t, "hold", true)
+	held := wave("CCCCCCCC", 3, 1)
+	if ids, err = s.Submit(ctx, held); err != nil {
+		t.Fatal(err)
+	}
+	s.until(t, ids, func(st pilot.Status) bool { return st.Phase == pilot.Pending && st.Reason != "" })
+	if again, err := s.Find(ctx, held); err != nil || !reflect.DeepEqual(again, ids) {
+		t.Errorf("%v is found as %v, %v", ids, again, err)
+	}
+	// A job of another name with the same number is not cancelled.
+	stranger := strings.Replace(ids[0], "CCCCCCCC", "DDDDDDDD", 1)
+	if err := s.Cancel(ctx, []string{stranger, ids[1], ids[2]}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(t, ids[1:], over)
+	s.until(t, ids[:1], func(st pilot.Status) bool { return st.Phase == pilot.Pending })
+	if err := s.Cancel(ctx, ids); err != nil {
+		t.Fatal(err)
+	}
+	s.until(t, ids, over)
+
+	s.mark(t, "refuse", true)
+	var refused *pilot.RefusedError
+	if _, err := s.Submit(ctx, wave("EEEEEEEE", 2, 1)); !errors.As(err, &refused) || refused.Reason != "no such queue" {
+		t.Error(err)
+	}
+	s.mark(t, "down", true)
+	if _, err := s.Submit(ctx, wave("FFFFFFFF", 2, 1)); err == nil || errors.As(err, &refused) {
+		t.Error(err)
+	}
+	if err := s.Reach(ctx, dir); err == nil {
+		t.Error("a system that is down answers")
 	}
 }
 

@@ -124,6 +124,7 @@ func (h *hot) lane(sample string) *lane { return h.lanes[h.spec.Shape(sample)] }
 func (h *hot) ahead(*queue.Task) int { return 0 }
 func (h *hot) hand()                 {}
 func (h *hot) drop()                 {}
+func (h *hot) setTimeouts()          {} // a run has no Limits
 
 // cancel ends a try.
 func (h *hot) cancel(a *activeTask) { h.running[a.Number](errCancelled) }

@@ -26,6 +26,8 @@ type launcher interface {
 	cancel(a *activeTask)
 	// signal sends a signal to all tries that run.
 	signal(sig syscall.Signal)
+	// setTimeouts applies timeouts that were set while tasks were active.
+	setTimeouts()
 	// settled is called with the durable record of each try.
 	settled(rec *record.Task)
 	// idle is called when no task is left. It may have tasks wait again.

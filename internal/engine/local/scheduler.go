@@ -355,11 +355,8 @@ func (s *scheduler) work() {
 			}
 		}
 		if quiet := s.o.Activity != nil && len(s.active)+s.finishing+s.unsettled == 0; quiet != slow {
-			if slow = quiet; slow {
-				orders.Reset(quietInterval)
-			} else {
-				orders.Reset(orderInterval)
-			}
+			slow = quiet
+			orders.Reset(intervalOf(slow))
 		}
 		var hand chan<- []*record.Task
 		if len(waiting) > 0 && (len(s.active)+s.finishing == 0 || s.stopped || time.Since(last) >= company) {
@@ -367,13 +364,8 @@ func (s *scheduler) work() {
 		}
 		select {
 		case event := <-s.events:
-			for _, rec := range event() {
-				if s.ended(rec) {
-					doubtful = append(doubtful, rec)
-				} else {
-					waiting = append(waiting, rec)
-				}
-			}
+			sure, unsure := s.sortEnded(event())
+			waiting, doubtful = append(waiting, sure...), append(doubtful, unsure...)
 		case hand <- waiting:
 			waiting, last = nil, time.Now()
 		case done := <-settled:
@@ -391,9 +383,7 @@ func (s *scheduler) work() {
 		case <-fence.C:
 			s.checkFence()
 		case <-s.o.Limits.wake():
-			if l, ok := s.l.(*spawners); ok {
-				l.setTimeouts()
-			}
+			s.l.setTimeouts()
 		case <-s.o.Wake:
 			s.refreshOrders()
 		case <-stay:
@@ -456,6 +446,27 @@ func (s *scheduler) ended(rec *record.Task) (doubtful bool) {
 func finishedWithJob(rec *record.Task) *record.Task {
 	rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
 	return rec
+}
+
+// sortEnded returns the records of tries that have ended, apart from those of which a failure is
+// doubtful.
+func (s *scheduler) sortEnded(records []*record.Task) (sure, doubtful []*record.Task) {
+	for _, rec := range records {
+		if s.ended(rec) {
+			doubtful = append(doubtful, rec)
+		} else {
+			sure = append(sure, rec)
+		}
+	}
+	return sure, doubtful
+}
+
+// intervalOf returns how often new orders are looked for.
+func intervalOf(slow bool) time.Duration {
+	if slow {
+		return quietInterval
+	}
+	return orderInterval
 }
 
 // stop starts no more tasks, and has those given back that have not begun.

@@ -188,6 +188,21 @@ func TestWorkerWaitsForItsLock(t *testing.T) {
 	}
 }
 
+// lastRecords returns the record of the last try of each task.
+func lastRecords(t *testing.T, dir string) map[int]*record.Task {
+	t.Helper()
+	last := make(map[int]*record.Task)
+	for rec, err := range queue.Records(dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if old := last[rec.Task]; old == nil || rec.Try > old.Try {
+			last[rec.Task] = rec
+		}
+	}
+	return last
+}
+
 // A task that is interrupted because its job reached its limit has its strikes, though
 // there is a record of it; one that was interrupted for another reason has none.
 func TestInterruptedTasks(t *testing.T) {
@@ -237,15 +252,7 @@ func TestInterruptedTasks(t *testing.T) {
 			if (err != nil) != (c.error != "") || ctx.Err() != nil {
 				t.Fatalf("%v", err)
 			}
-			last := make(map[int]*record.Task)
-			for rec, err := range queue.Records(dir) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if old := last[rec.Task]; old == nil || rec.Try > old.Try {
-					last[rec.Task] = rec
-				}
-			}
+			last := lastRecords(t, dir)
 			for task := 1; task <= 2*quick+1; task++ {
 				switch rec := last[task]; {
 				case rec == nil:

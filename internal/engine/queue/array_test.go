@@ -28,6 +28,34 @@ func submitArray(t *testing.T, q *Queue, s *Spec, o BatchOptions) *Submitted {
 	return done
 }
 
+// checkElement checks an element of the array of TestArray.
+func checkElement(t *testing.T, q *Queue, a *Array, first, i, index int) {
+	t.Helper()
+	task, number := first+i, strconv.Itoa(index)
+	got, err := q.Spec(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"echo", "<0>t0;", "x" + number + "<2"}; !slices.Equal(got.Argv, want) || got.Name != "n" || got.Note != "note" || got.Group != "g" || got.Array != nil {
+		t.Errorf("element %d: %+v", index, got)
+	}
+	if want := map[string]string{"A": "000" + strconv.Itoa(task) + number, "B": "<1>"}; !reflect.DeepEqual(got.Env, want) {
+		t.Errorf("element %d: %v; want %v", index, got.Env, want)
+	}
+	if want := "o-" + ("000" + number)[len(number):]; index < 1000 && got.Stdout != want {
+		t.Errorf("element %d: %s; want %s", index, got.Stdout, want)
+	}
+	if at, ok := a.Element(index); !ok || at != i {
+		t.Errorf("index %d is element %d, %v", index, at, ok)
+	}
+	if name, err := NamesOf(q.Dir).Of(task); err != nil || name.Name != "n" || name.Group != "g" {
+		t.Errorf("element %d: %+v, %v", index, name, err)
+	}
+	if held := q.Held(task); held != (i != 2 && i != 4 && i != 5) {
+		t.Errorf("element %d: held %v", index, held)
+	}
+}
+
 // An element of an array is the task that a line of its own would be, for every reader, also
 // when the index is made again.
 func TestArray(t *testing.T) {
@@ -58,29 +86,7 @@ func TestArray(t *testing.T) {
 	}
 	check := func(t *testing.T, q *Queue) {
 		for i, index := range indices {
-			task, number := done.First+i, strconv.Itoa(index)
-			got, err := q.Spec(task)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := []string{"echo", "<0>t0;", "x" + number + "<2"}; !slices.Equal(got.Argv, want) || got.Name != "n" || got.Note != "note" || got.Group != "g" || got.Array != nil {
-				t.Errorf("element %d: %+v", index, got)
-			}
-			if want := map[string]string{"A": "000" + strconv.Itoa(task) + number, "B": "<1>"}; !reflect.DeepEqual(got.Env, want) {
-				t.Errorf("element %d: %v; want %v", index, got.Env, want)
-			}
-			if want := "o-" + ("000" + number)[len(number):]; index < 1000 && got.Stdout != want {
-				t.Errorf("element %d: %s; want %s", index, got.Stdout, want)
-			}
-			if at, ok := a.Element(index); !ok || at != i {
-				t.Errorf("index %d is element %d, %v", index, at, ok)
-			}
-			if name, err := NamesOf(dir).Of(task); err != nil || name.Name != "n" || name.Group != "g" {
-				t.Errorf("element %d: %+v, %v", index, name, err)
-			}
-			if held := q.Held(task); held != (i != 2 && i != 4 && i != 5) {
-				t.Errorf("element %d: held %v", index, held)
-			}
+			checkElement(t, q, a, done.First, i, index)
 		}
 		if c := q.Census(1, 8); c.Counts != [4]int{6, 0, 0, 2} || c.Held != 3 {
 			t.Errorf("%+v", c)

@@ -43,6 +43,7 @@ type batchFlags struct {
 	timeout durationFlag
 	growth  float64
 	held    []string // resources
+	after   string   // tasks
 	names   []string // of the flags
 }
 
@@ -58,6 +59,7 @@ func (b *batchFlags) register(cmd *cobra.Command) {
 	f.StringVar(&b.array, "array", "", "run each task once for every index, as in 1-100; it is in $PREMIX_INDEX")
 	f.StringVar(&b.batch.Group, "group", "", "group of the tasks (default: "+queue.DefaultGroup+")")
 	f.StringSliceVar(&b.batch.After, "after", nil, "start when all tasks of this group have succeeded")
+	f.StringVar(&b.after, "after-tasks", "", "start when all these tasks of the directory have succeeded, as in 1-10,15")
 	f.IntVar(&b.batch.Priority, "priority", 0, "higher ones start first")
 	f.IntVar(&b.batch.Retries, "retries", 0, "further tries of a failed task")
 	f.Var(&b.cores, "task-cores", "cores of a task (default: 1)")
@@ -88,6 +90,11 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	if b.array != "" {
 		if b.input.Array, err = queue.ParseArray(b.array); err != nil {
 			return nil, err
+		}
+	}
+	if b.after != "" {
+		if b.batch.AfterTasks, err = queue.ParseArray(b.after); err != nil {
+			return nil, &usageError{fmt.Errorf("--after-tasks: %q is not a list of tasks", b.after), "write numbers and ranges, as in 1-10,15"}
 		}
 	}
 	b.batch.Cores, b.batch.Memory, b.batch.Timeout = int(b.cores), int64(b.memory), time.Duration(b.timeout)

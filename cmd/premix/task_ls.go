@@ -16,6 +16,7 @@ func (a *app) taskLs() *cobra.Command {
 	var (
 		all, failed bool
 		group       string
+		states      []string
 	)
 	cmd := &cobra.Command{
 		Use:   "ls DIR [TASK...]",
@@ -27,13 +28,18 @@ func (a *app) taskLs() *cobra.Command {
 				return err
 			}
 			defer q.Close()
-			if all || failed || len(args) > 1 {
+			if all || failed || len(states) > 0 || len(args) > 1 {
 				s, err := selection(group, args[1:])
 				if err != nil {
 					return err
 				}
 				if failed {
 					s.States = []queue.State{queue.Failed}
+				}
+				for _, text := range states {
+					if err := s.ParseState(text); err != nil {
+						return err
+					}
 				}
 				list, err := q.Tasks(s)
 				if err != nil {
@@ -46,7 +52,7 @@ func (a *app) taskLs() *cobra.Command {
 				return a.printJSON(st)
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "GROUP\tTASKS\tWAITING\tRUNNING\tSUCCEEDED\tFAILED\tCANCELLED\tAFTER")
+			fmt.Fprintln(w, "GROUP\tTASKS\tWAITING\tRUNNING\tSUCCEEDED\tFAILED\tCANCELLED\tSKIPPED\tAFTER")
 			for _, g := range st.Groups {
 				if group != "" && g.Group != group {
 					continue
@@ -55,7 +61,7 @@ func (a *app) taskLs() *cobra.Command {
 				if after == "" {
 					after = "-"
 				}
-				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", g.Group, g.Tasks, g.Waiting, g.Running, g.Succeeded, g.Failed, g.Cancelled, after)
+				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", g.Group, g.Tasks, g.Waiting, g.Running, g.Succeeded, g.Failed, g.Cancelled, g.Skipped, after)
 			}
 			return w.Flush()
 		},
@@ -63,6 +69,7 @@ func (a *app) taskLs() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&all, "tasks", false, "print one line for each task")
 	f.BoolVar(&failed, "failed", false, "print one line for each failed task")
+	f.StringSliceVar(&states, "state", nil, "print one line for each task in this state: waiting, running, succeeded, failed, cancelled or skipped")
 	f.StringVar(&group, "group", "", "only this group")
 	return cmd
 }

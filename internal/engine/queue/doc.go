@@ -11,6 +11,9 @@
 //   - array: a batch whose tasks, its elements, are one line of tasks.jsonl; see [Array].
 //   - group: tasks with a name in common. A group may come after others: its tasks
 //     start when all tasks of the other groups have succeeded.
+//   - edge: a task comes after another one, besides what its group comes after; see edges.go.
+//   - skipped: a waiting task is, if a task or group before it has failed, was cancelled or is
+//     skipped. That is derived, and not recorded.
 //   - order: a request of a user: a batch, or to cancel, retry, hold, release or
 //     prune tasks.
 //   - held: a task that is held does not start before it is released.

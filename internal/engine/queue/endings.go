@@ -13,11 +13,12 @@ const endingsInterval = 50 * time.Millisecond
 
 // ending is the state of a task for which Endings has called its function.
 type ending struct {
-	state State
-	try   uint16
+	state   State
+	try     uint16
+	skipped bool
 }
 
-// Endings calls f for each task of a selection that has succeeded, failed or was cancelled:
+// Endings calls f for each task of a selection that has succeeded, failed, was cancelled or is skipped:
 // first for the tasks that have ended before, by number, then for the others as they end. It
 // calls f again for a task that was retried and has ended once more. Without stay, Endings
 // returns when all tasks of the selection have ended; otherwise it returns when stay is
@@ -82,9 +83,10 @@ func (q *Queue) endings(s *Selection, seen map[int]ending, f func(*Explanation) 
 	}
 	var finished []int
 	q.mu.Lock()
+	skips := q.skips()
 	err = q.each(s, func(task int, e *entry) {
-		now := ending{e.state(), e.try}
-		if now.state == Waiting {
+		now := ending{e.state(), e.try, skips.has(task, e)}
+		if now.state == Waiting && !now.skipped {
 			open = true
 			delete(seen, task)
 			return

@@ -62,6 +62,11 @@ func (in *Input) Read(r io.Reader, b *Batch) error {
 	if len(in.wrong.List) == 0 && b.tasks == 0 {
 		in.wrong.Add(0, hint, "there are no tasks")
 	}
+	if !errors.Is(err, errEnough) {
+		if err := b.connect(in.keep); err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+	}
 	return in.wrong.Err()
 }
 
@@ -94,8 +99,17 @@ func (in *Input) keep(line int, err error) error {
 	return nil
 }
 
-// add adds a task, or one for each index of its array.
-func (in *Input) add(b *Batch, s *Spec, after []string, array [][2]int) error {
+// add adds the task of a line, or one for each index of its array.
+func (in *Input) add(b *Batch, line int, s *Spec, after []string, l *Links, array [][2]int) error {
+	before, group := b.tasks, s.Group
+	if err := in.addAll(b, s, after, array); err != nil {
+		return err
+	}
+	return b.link(line, before, group, l)
+}
+
+// addAll adds a task, or one for each index of its array.
+func (in *Input) addAll(b *Batch, s *Spec, after []string, array [][2]int) error {
 	if len(array) == 0 {
 		return b.Add(s, after)
 	}
@@ -162,7 +176,7 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 				}
 				spec.Command = command
 			}
-			if err := in.keep(n, in.add(b, spec, nil, in.Array)); err != nil {
+			if err := in.keep(n, in.add(b, n, spec, nil, &Links{}, in.Array)); err != nil {
 				return err
 			}
 		}
@@ -195,6 +209,7 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 		table.LazyQuotes = true
 	}
 	var t *Template
+	var links linkColumns
 	columns := 0
 	for n := 0; ; n++ {
 		row, err := table.Read()
@@ -215,6 +230,7 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 			if t, err = in.template(append([]string(nil), row...)); err != nil {
 				return err
 			}
+			links = linkColumnsOf(row)
 			continue
 		}
 		if len(row) != columns {
@@ -227,12 +243,46 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 		if err != nil {
 			err = &InputError{Reason: err.Error(), HintText: hintTable}
 		} else {
-			err = in.add(b, &Spec{Command: command}, nil, in.Array)
+			err = in.add(b, line, &Spec{Command: command}, nil, links.of(row), in.Array)
 		}
 		if err := in.keep(line, err); err != nil {
 			return err
 		}
 	}
+}
+
+// Names of the columns of a table, and of the fields of a task, with edges.
+const (
+	columnID    = "id"
+	columnAfter = "after_tasks"
+)
+
+// linkColumns are the columns with the ids and the edges of tasks. A table has them if it has a
+// column after_tasks: id is a usual name of columns with other content.
+type linkColumns struct {
+	has       bool
+	id, after int // id is negative where there is none
+}
+
+// linkColumnsOf finds the columns in a header.
+func linkColumnsOf(header []string) linkColumns {
+	after := slices.Index(header, columnAfter)
+	return linkColumns{after >= 0, slices.Index(header, columnID), after}
+}
+
+// of returns the edges of a row.
+func (c linkColumns) of(row []string) *Links {
+	if !c.has {
+		return &Links{}
+	}
+	l := &Links{IDs: SplitIDs(row[c.after])}
+	for i, id := range l.IDs {
+		l.IDs[i] = strings.Clone(id) // the row is used again
+	}
+	if c.id >= 0 {
+		l.ID = strings.Clone(row[c.id])
+	}
+	return l
 }
 
 // given is a task as people write it in JSON.
@@ -241,6 +291,8 @@ type given struct {
 	Name          string            `json:"name"`
 	Group         string            `json:"group"`
 	After         []string          `json:"after"`
+	ID            string            `json:"id"`
+	AfterTasks    []json.RawMessage `json:"after_tasks"` // ids, and numbers of tasks
 	Cwd           string            `json:"cwd"`
 	Env           map[string]string `json:"env"`
 	Cores         int               `json:"cores"`
@@ -354,6 +406,22 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		}
 		s.Timeout = d
 	}
+	links := &Links{ID: g.ID}
+	for _, a := range g.AfterTasks {
+		var id string
+		var number int
+		switch {
+		case json.Unmarshal(a, &id) == nil && string(a) != "null":
+			links.IDs = append(links.IDs, id)
+		case json.Unmarshal(a, &number) == nil && number > 0:
+			links.Tasks = append(links.Tasks, [2]int{number, number})
+		default:
+			wrong("after_tasks has %s, which is neither an id nor the number of a task", a)
+		}
+	}
+	if s.Name == "" {
+		s.Name = g.ID
+	}
 	array := in.Array
 	if g.Array != "" {
 		var err error
@@ -362,7 +430,10 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		}
 	}
 	if len(in.wrong.List) == before {
-		return in.keep(n, in.add(b, s, g.After, array))
+		return in.keep(n, in.add(b, n, s, g.After, links, array))
+	}
+	if g.ID != "" && b.ids[g.ID].line == 0 {
+		_ = b.link(n, b.tasks, g.Group, &Links{ID: g.ID}) // other lines may name it
 	}
 	if g.Group != "" {
 		// Tasks of later lines may come after this group, which is allowed.

@@ -47,6 +47,7 @@ type Order struct {
 	Files     string  `json:"files,omitempty"` // directory for a file a task
 	Held      bool    `json:"held,omitempty"`  // its tasks are
 	Array     bool    `json:"array,omitempty"` // its tasks are one line, an array
+	Edges     int64   `json:"edges,omitempty"` // in tasks.jsonl, among its bytes; 0: it has none
 
 	// Of the others, and Retries of orderBegin: first task, last task, last try before the order.
 	Which [][3]int `json:"which,omitempty"`

@@ -22,12 +22,13 @@ type Picker struct {
 	Passes func(*Task) bool
 
 	q      *Queue
-	share  [][2]int     // nil: all
-	lanes  [][]*lane    // by group; the highest priority first
-	seen   int          // tasks that were added
-	orders int          // number of applied orders
-	active map[int]Held // tasks that were picked and not given back
-	core   []float64    // core seconds by group
+	share  [][2]int         // nil: all
+	lanes  [][]*lane        // by group; the highest priority first
+	seen   int              // tasks that were added
+	orders int              // number of applied orders
+	active map[int]Held     // tasks that were picked and not given back
+	core   []float64        // core seconds by group
+	later  map[int][]waiter // tasks that wait for a task to succeed, by that task
 	users  map[string]float64
 }
 
@@ -38,6 +39,10 @@ type Held struct {
 	charge float64
 	group  int
 }
+
+// waiter is a task that waits for another one by an edge. Once a task has succeeded it stays so,
+// and each edge is looked at once.
+type waiter struct{ task, position int }
 
 // lane are the waiting tasks of one group and one priority.
 type lane struct {
@@ -88,7 +93,7 @@ func (q *Queue) task(number int, e *entry) (*Task, error) {
 // Picker makes a picker for the waiting tasks of a share, given as the first and the last
 // numbers of ranges. nil means all tasks, including later ones.
 func (q *Queue) Picker(share [][2]int) *Picker {
-	p := &Picker{q: q, share: share, active: make(map[int]Held), users: make(map[string]float64)}
+	p := &Picker{q: q, share: share, active: make(map[int]Held), later: make(map[int][]waiter), users: make(map[string]float64)}
 	p.Refresh()
 	return p
 }
@@ -159,6 +164,9 @@ func (p *Picker) add(e *entry, task int, failed bool) {
 	if p.share != nil && !slices.ContainsFunc(p.share, func(r [2]int) bool { return task >= r[0] && task <= r[1] }) {
 		return
 	}
+	if p.awaits(task, 0) {
+		return
+	}
 	l := p.lane(e)
 	if failed {
 		l.first = append(l.first, task)
@@ -169,6 +177,33 @@ func (p *Picker) add(e *entry, task int, failed bool) {
 		return
 	}
 	l.ranges = append(l.ranges, [2]int{task, task})
+}
+
+// awaits reports whether a task comes after a task that has not succeeded, and notes that it
+// waits for that one. A worker with a share gets only tasks that can start.
+func (p *Picker) awaits(task, from int) bool {
+	if p.share != nil {
+		return false
+	}
+	position, on := p.q.unmet(p.q.entries(), task, from)
+	if on == 0 {
+		return false
+	}
+	p.later[on] = append(p.later[on], waiter{task, position})
+	return true
+}
+
+// succeeded adds the tasks that waited for a task only.
+func (p *Picker) succeeded(task int) {
+	entries := p.q.entries()
+	waiters := p.later[task]
+	delete(p.later, task)
+	for _, w := range waiters {
+		e := &entries[w.task-1]
+		if _, active := p.active[w.task]; !active && !p.awaits(w.task, w.position+1) && e.runnable() {
+			p.add(e, w.task, e.fails > 0)
+		}
+	}
 }
 
 // clean drops tasks that must not run any more from the head of a lane.
@@ -304,13 +339,17 @@ func (p *Picker) before(g int, a *lane, h int, b *lane) bool {
 func (p *Picker) Done(task int, seconds float64) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	h, ok := p.active[task]
-	if !ok {
+	e, ok := p.q.entry(task)
+	if ok && e.state() == Succeeded {
+		p.succeeded(task)
+	}
+	h, active := p.active[task]
+	if !active {
 		return
 	}
 	delete(p.active, task)
 	p.charge(h.group, float64(h.Cores)*seconds-h.charge)
-	if e, ok := p.q.entry(task); ok && e.runnable() {
+	if ok && e.runnable() {
 		l := p.lane(&e)
 		l.first = append(l.first, task)
 	}
@@ -330,29 +369,21 @@ func (p *Picker) Cancelled() []int {
 }
 
 // Left counts the waiting tasks: tasks that can start, now or when active tasks have ended,
-// and tasks that cannot because a group before them has failed.
+// and skipped ones.
 func (p *Picker) Left() (waiting, blocked int) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	for i, g := range p.q.groups {
-		if p.q.stuck(i, nil) {
-			blocked += g.count[Waiting]
-		} else {
-			waiting += g.count[Waiting]
+	s := p.q.skips()
+	entries := p.q.entries()
+	for i := range entries {
+		switch e := &entries[i]; {
+		case s.has(i+1, e):
+			blocked++
+		case e.state() == Waiting:
+			waiting++
 		}
 	}
 	return waiting, blocked
-}
-
-// stuck reports whether a group waits for a group that cannot become complete.
-func (q *Queue) stuck(group int, seen []int) bool {
-	for _, a := range q.groups[group].after {
-		b := q.groups[a]
-		if b.count[Failed]+b.count[Cancelled] > 0 || !slices.Contains(seen, a) && q.stuck(a, append(seen, group)) {
-			return true
-		}
-	}
-	return false
 }
 
 // Counts returns how many tasks of the directory are in each state.

@@ -59,6 +59,7 @@ type Queue struct {
 	known   int     // tasks in the batches of list
 	groups  []*group
 	names   map[string]int // numbers of groups
+	edges   edges
 	journal *record.Writer
 	number  int // of journal
 	work    *os.File
@@ -338,7 +339,7 @@ func (q *Queue) entries() []entry {
 
 // forget begins the orders again. The plan of a run is its first order.
 func (q *Queue) forget() {
-	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names, q.latest, q.size = 0, 0, nil, nil, 0, nil, make(map[string]int), nil, -1
+	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names, q.edges, q.latest, q.size = 0, 0, nil, nil, 0, nil, make(map[string]int), edges{}, nil, -1
 	if h := q.run; h != nil {
 		g := Group{Name: h.Recipe}
 		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
@@ -382,6 +383,9 @@ func (q *Queue) readOrders() error {
 		q.end, q.known = o.Offset+o.Bytes, o.First+o.Tasks-1
 		for _, g := range o.Groups {
 			q.group(g, o.User)
+		}
+		if o.Edges > 0 {
+			return q.readEdges(o)
 		}
 		return nil
 	})
@@ -499,6 +503,9 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 	opts := o.options()
 	t := 0
 	end := o.Offset + o.Bytes
+	if o.Edges > 0 {
+		end = o.Edges
+	}
 	stop := errors.New("stop")
 	_, err := lines.Read(q.tasks, o.Offset, func(line []byte, at int64) error {
 		if at >= end {

@@ -360,7 +360,7 @@ func TestAllMistakes(t *testing.T) {
 		{"header only", "a\n", Input{Format: CSV, Template: "x {a}"}, []string{"input: there are no tasks\n  hint: give a header and one row a task"}},
 		{"fields", `{"command":"a"}` + "\n" + `{"comand":"a","cpu":1}` + "\n\n" + `{"command":5,"memory":"lots","timeout":[],"cwd":"x","array":"x"}` + "\n" + `{"command":"a","cores":"two"}` + "\n" + `{"command":"a"} {"command":"b"}`, Input{Format: JSONL}, []string{
 			"input:2: unknown field comand\n  hint: did you mean command?",
-			"input:2: unknown field cpu\n  hint: there are: command, name, group, after, cwd, env, cores, memory, timeout, priority, retries, growth, array, resources, stdin, stdout, stderr, intermediates",
+			"input:2: unknown field cpu\n  hint: there are: command, name, group, after, id, after_tasks, cwd, env, cores, memory, timeout, priority, retries, growth, array, resources, stdin, stdout, stderr, intermediates",
 			"input:4: cwd \"x\" is not absolute" + fields,
 			"input:4: command is neither a string nor a list of strings" + fields,
 			"input:4: memory: \"lots\" is not a size" + fields,

@@ -84,11 +84,12 @@ type GroupStatus struct {
 	User      string   `json:"user"`
 	After     []string `json:"after,omitempty"`
 	Tasks     int      `json:"tasks"`
-	Waiting   int      `json:"waiting"` // without running tasks
+	Waiting   int      `json:"waiting"` // without running tasks and skipped ones
 	Running   int      `json:"running"`
 	Succeeded int      `json:"succeeded"`
 	Failed    int      `json:"failed"`
 	Cancelled int      `json:"cancelled"`
+	Skipped   int      `json:"skipped"` // what they come after has failed, was cancelled or skipped
 }
 
 // Status is how far a task directory is.
@@ -105,6 +106,7 @@ func (q *Queue) Status() *Status {
 	worker := q.HasWorker()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	skips := q.skips()
 	s := &Status{Dir: q.Dir, Worker: worker, Groups: []GroupStatus{}}
 	at := make([]int, len(q.groups)) // position of a group in the list
 	for i, g := range q.groups {
@@ -114,11 +116,20 @@ func (q *Queue) Status() *Status {
 		}
 		st := GroupStatus{Group: g.name, User: g.user, Tasks: g.total, Waiting: g.count[Waiting],
 			Succeeded: g.count[Succeeded], Failed: g.count[Failed], Cancelled: g.count[Cancelled]}
+		if skips.groups[i] {
+			st.Waiting, st.Skipped = 0, st.Waiting
+		}
 		for _, a := range g.after {
 			st.After = append(st.After, q.groups[a].name)
 		}
 		s.Tasks += g.total
 		s.Groups = append(s.Groups, st)
+	}
+	for task := range skips.tasks {
+		if e, _ := q.entry(task); !skips.groups[e.group] {
+			s.Groups[at[e.group]].Waiting--
+			s.Groups[at[e.group]].Skipped++
+		}
 	}
 	for _, r := range running {
 		task, _ := spawn.SplitTryID(r.ID)
@@ -129,7 +140,11 @@ func (q *Queue) Status() *Status {
 		g := &s.Groups[at[e.group]]
 		switch e.state() {
 		case Waiting:
-			g.Waiting--
+			if skips.has(task, &e) { // it had begun before
+				g.Skipped--
+			} else {
+				g.Waiting--
+			}
 		case Failed: // of a run, between its tries
 			g.Failed--
 		default:
@@ -145,6 +160,20 @@ type Selection struct {
 	Tasks  [][2]int // first and last of ranges; none: all
 	Group  string   // "" for any
 	States []State  // none: any
+	Shown  []string // states as Tasks shows them, which are more; none: any
+}
+
+// Skipped is the shown state of a task that waits and is skipped.
+const Skipped = "skipped"
+
+// ParseState adds a state as Tasks shows it.
+func (s *Selection) ParseState(text string) error {
+	all := []string{Waiting.String(), "running", Succeeded.String(), Failed.String(), Cancelled.String(), Skipped}
+	if !slices.Contains(all, text) {
+		return &InputError{Reason: fmt.Sprintf("there is no state %q", text), HintText: "there are: " + strings.Join(all, ", ")}
+	}
+	s.Shown = append(s.Shown, text)
+	return nil
 }
 
 // openEnd is the last task of a range without an end.
@@ -221,11 +250,17 @@ func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	skips := q.skips()
 	list := []TaskStatus{}
 	err := q.each(s, func(task int, e *entry) {
 		st := TaskStatus{Task: task, Group: q.groups[e.group].name, State: e.state().String(), Tries: int(e.try)}
 		if s := e.state(); running[task] && (s == Waiting || s == Failed) {
 			st.State = "running"
+		} else if skips.has(task, e) {
+			st.State = Skipped
+		}
+		if len(s.Shown) > 0 && !slices.Contains(s.Shown, st.State) {
+			return
 		}
 		list = append(list, st)
 	})
@@ -310,8 +345,9 @@ type Explanation struct {
 	State   string       `json:"state"`
 	Why     string       `json:"why"` // one sentence
 	Hint    string       `json:"hint,omitempty"`
-	Stderr  []string     `json:"stderr,omitempty"` // last lines
-	Record  *record.Task `json:"record,omitempty"` // of the last try
+	Stderr  []string     `json:"stderr,omitempty"`  // last lines
+	Record  *record.Task `json:"record,omitempty"`  // of the last try
+	Because int          `json:"because,omitempty"` // the task because of which it is skipped
 }
 
 // Hold has tasks not started that wait, until they are released.
@@ -396,7 +432,14 @@ func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explan
 		if q.isRunning(x, running) {
 			return x, nil
 		}
-		x.Why, x.Hint = q.waits(&e, task, worker)
+		if s := q.skips(); s.has(task, &e) {
+			if err := q.skipped(x, s); err != nil {
+				return nil, err
+			}
+		}
+		if x.Why == "" {
+			x.Why, x.Hint = q.waits(&e, task, worker)
+		}
 		if rec != nil && rec.Cause != "" {
 			x.Why += fmt.Sprintf("; try %d ended so: %s", rec.Try, rec.Error)
 		}
@@ -441,6 +484,15 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 				fmt.Sprintf("premix task retry %s --group %s has them run after all", q.Dir, before.name)
 		}
 	}
+	if _, on := q.unmet(q.entries(), task, 0); on > 0 {
+		n := 0
+		for _, d := range q.edges.of(task) {
+			if o, _ := q.entry(int(d)); o.state() != Succeeded {
+				n++
+			}
+		}
+		return fmt.Sprintf("it waits for %s, of %d tasks that it comes after", q.named(on, n), len(q.edges.of(task))), ""
+	}
 	if !worker {
 		return "it waits for a premix that runs the tasks of this directory", q.command()
 	}
@@ -453,6 +505,45 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 		}
 	}
 	return fmt.Sprintf("it waits for free cores; %d tasks of its group come before it", n), ""
+}
+
+// named returns a task that one waits for as text, and how many there are besides.
+func (q *Queue) named(task, n int) string {
+	if n == 1 {
+		return fmt.Sprintf("task %d", task)
+	}
+	return fmt.Sprintf("task %d and %d more", task, n-1)
+}
+
+// skipped explains a task that is skipped. Without a task that has failed or was cancelled it
+// leaves Why empty: the groups before the task are the reason.
+func (q *Queue) skipped(x *Explanation, s *skips) error {
+	x.State = Skipped
+	root, way := q.cause(s, x.Task)
+	if root == 0 {
+		return nil
+	}
+	e, _ := q.entry(root)
+	rec, err := q.record(&e)
+	if err != nil {
+		return err
+	}
+	x.Because = root
+	x.Why = fmt.Sprintf("it is skipped: it comes after task %d", root)
+	if len(way) > 0 {
+		x.Why += fmt.Sprintf(", by way of task %d", way[0])
+		if len(way) > 1 {
+			x.Why += fmt.Sprintf(" and %d more", len(way)-1)
+		}
+	}
+	if e.state() == Failed && rec != nil {
+		x.Why += ", which failed: " + rec.Error
+		x.Hint = fmt.Sprintf("fix the cause, then premix task retry %s %d", q.Dir, root)
+	} else {
+		x.Why += ", which was cancelled"
+		x.Hint = fmt.Sprintf("premix task retry %s %d has it run after all", q.Dir, root)
+	}
+	return nil
 }
 
 func times(n int) string {
@@ -814,8 +905,8 @@ func (q *Queue) orderAll(kind string, which [][3]int) error {
 	return nil
 }
 
-// Prune removes the intermediates of tasks whose group, and all groups that come
-// after it, have succeeded. Where no group comes after one, its intermediates are
+// Prune removes the intermediates of tasks whose group, and all groups and tasks that come
+// after them, have succeeded. Where none comes after one, its intermediates are
 // removed if last is true. With output, the space of the output of tasks that succeeded is
 // freed in the logs, too.
 func (q *Queue) Prune(last, output bool) (*Pruned, error) {
@@ -826,6 +917,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	after, open := q.chains()
+	needed, later := q.needed(open)
 	var which, punch [][3]int
 	gone := map[int]entry{} // by number of the task
 	var errs []error
@@ -843,7 +935,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 		if e.state() != Succeeded {
 			continue
 		}
-		if e.flags&flagPruned == 0 && int64(e.specLen) > int64(len(plain)) && !open[e.group] && (after[e.group] || last) {
+		if e.flags&flagPruned == 0 && int64(e.specLen) > int64(len(plain)) && !open[e.group] && !needed[i+1] && (after[e.group] || later[i+1] || last) {
 			spec, err := q.spec(i+1, &e)
 			if err != nil {
 				return p, err

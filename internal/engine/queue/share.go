@@ -83,7 +83,7 @@ type Startable struct {
 	Resources string
 }
 
-// Startable calls f for the tasks that wait and are not held, whose groups are ready, and
+// Startable calls f for the tasks that wait and are not held, with nothing before them that has not succeeded, and
 // that skip does not skip. The order is: the highest priority first, then tasks that have
 // failed before, then by number. Startable ends when f returns false.
 func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) error {
@@ -101,6 +101,9 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	for i := range entries {
 		e := &entries[i]
 		if e.state() != Waiting || e.flags&flagHeld != 0 || !ready[e.group] || skip(i+1) {
+			continue
+		}
+		if _, on := q.unmet(entries, i+1, 0); on > 0 {
 			continue
 		}
 		p := place{e.priority, e.fails == 0}

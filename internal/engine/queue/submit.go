@@ -29,9 +29,11 @@ const DefaultGroup = "tasks"
 type BatchOptions struct {
 	Options
 	After []string // groups that its groups come after
-	Once  bool     // if the same tasks, of the same group and directory, were submitted before, they are not submitted again
-	Files string   // directory for a file a task, in place of the logs; "" for none
-	Held  bool     // tasks are not run before they are released
+	// Tasks that its tasks come after, as first and last numbers of ranges.
+	AfterTasks [][2]int
+	Once       bool   // if the same tasks, of the same group and directory, were submitted before, they are not submitted again
+	Files      string // directory for a file a task, in place of the logs; "" for none
+	Held       bool   // tasks are not run before they are released
 }
 
 // Batch is a submission that is being made.
@@ -49,6 +51,9 @@ type Batch struct {
 	groups []Group
 	known  map[string]int
 	blind  bool // a line could not be read: it may have named any group
+	ids    map[string]span
+	linked []linked // in the order of their places
+	edges  edges
 }
 
 // Submitted is the result of a submission.
@@ -231,6 +236,11 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 		b.Abort()
 		return nil, &InputError{Reason: "there are no tasks", HintText: "give one command a line"}
 	}
+	at, err := b.writeEdges()
+	if err != nil {
+		b.Abort()
+		return nil, err
+	}
 	digest := hex.EncodeToString(b.hash.Sum(nil))
 	if b.o.Once {
 		if s := b.q.submitted(digest); s != nil {
@@ -238,8 +248,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 			return s, nil
 		}
 	}
-	err = b.w.Flush()
-	if err == nil {
+	if err = b.w.Flush(); err == nil {
 		err = unix.Fdatasync(int(b.q.tasks.Fd()))
 	}
 	if err != nil {
@@ -252,7 +261,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 	defer q.mu.Unlock()
 	o := &Order{Order: orderBatch, Tasks: b.tasks, Offset: b.offset, Bytes: b.bytes, Digest: digest, Groups: b.groups,
 		Dir: b.o.Dir, Cores: b.o.Cores, Memory: b.o.Memory, Priority: b.o.Priority, Timeout: b.o.Timeout.Seconds(),
-		Retries: b.o.Retries, Growth: b.o.Growth, Resources: b.o.Resources, Files: b.o.Files, Held: b.o.Held, Array: b.array}
+		Retries: b.o.Retries, Growth: b.o.Growth, Resources: b.o.Resources, Files: b.o.Files, Held: b.o.Held, Array: b.array, Edges: at}
 	err = q.locked(func() error {
 		if err := q.catchUp(); err != nil {
 			return err
@@ -264,6 +273,20 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 		return nil, err
 	}
 	return submittedAs(q.Dir, o), nil
+}
+
+// writeEdges writes the edges behind the tasks, and returns their offset; 0 if there are none.
+func (b *Batch) writeEdges() (at int64, err error) {
+	if len(b.edges.on) == 0 {
+		return 0, nil
+	}
+	at = b.offset + b.bytes
+	return at, b.appendEdges(b.First()-1, func(line []byte) error {
+		b.bytes += int64(len(line))
+		b.hash.Write(line)
+		_, err := b.w.Write(line)
+		return err
+	})
 }
 
 func submittedAs(dir string, o *Order) *Submitted {

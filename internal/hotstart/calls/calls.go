@@ -43,7 +43,7 @@ type Plan struct {
 	First   bool         // prepare it before the call instead
 	Words   []tools.Word // the late words
 	LateEnv []string     // names of the late variables
-	Logs    []string     // endings of the names of output files with times and rates
+	Rates   []string     // regular expressions of parts of output files with times and rates
 	Key     string       // of the form; empty if the command is not recorded
 	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
 }
@@ -233,7 +233,7 @@ func decide(c Call, note bool) (Plan, error) {
 		if r.Unfit != "" {
 			return Plan{Reason: r.Unfit}, nil
 		}
-		p.Words, p.Logs = r.Late(), r.Logs
+		p.Words, p.Rates = r.Late(), r.Rates
 		if len(tool.Behind) > 0 && isScript(c.Exe) {
 			return Plan{Behind: tool.Behind, Words: p.Words, Reason: "it is a script, and the program behind it starts by itself"}, nil
 		}

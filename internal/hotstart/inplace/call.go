@@ -45,7 +45,7 @@ type Call struct {
 	Dir     string   // working directory, absolute
 	Words   []Word   // late words; they do not overlap
 	LateEnv []string // names of variables whose values change from call to call
-	Logs    []string // endings of the names of files with times and rates, which are compared apart from numbers
+	Rates   []string // regular expressions: where they match in output files, numbers are not compared
 
 	// Running is true if the call has begun. Directories then has the indexes of the outputs in
 	// Words that were directories before.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -145,7 +146,7 @@ type invocation struct {
 	args  []string
 	env   []string // beside PATH and PWD
 	late  []string
-	logs  []string // endings of the names of files with times and rates
+	rates []string // regular expressions of parts of files with times and rates
 	stdin string   // content; empty: the null device
 	skip  int64    // of stdin, if it is a file, which has been read before the call
 	above string   // content of the file of standard output before the call, which appends to it
@@ -156,7 +157,7 @@ type invocation struct {
 
 func (p *place) call(v invocation) Call {
 	p.t.Helper()
-	c := Call{Exe: v.exe, Dir: v.dir, LateEnv: v.late, Logs: v.logs}
+	c := Call{Exe: v.exe, Dir: v.dir, LateEnv: v.late, Rates: v.rates}
 	if c.Exe == "" {
 		c.Exe = tool
 	}
@@ -374,10 +375,11 @@ func (p *place) same(v invocation) result {
 		hot.blankDates(v.env)
 		plain.blankDates(v.env)
 	}
-	for _, ending := range v.logs {
-		for name, text := range hot.files {
-			if other := plain.files[name]; strings.HasSuffix(name, ending) && late.EqualButNumbers([]byte(text), []byte(other)) {
-				hot.files[name] = other
+	for _, rate := range v.rates {
+		blank := func(rate string) string { return regexp.MustCompile(`[\t ]+([\d.:]+|inf|-?nan)`).ReplaceAllString(rate, " N") }
+		for _, r := range []*result{&hot, &plain} {
+			for name, text := range r.files {
+				r.files[name] = regexp.MustCompile("(?m)"+rate).ReplaceAllStringFunc(text, blank)
 			}
 		}
 	}
@@ -392,6 +394,12 @@ func (p *place) same(v invocation) result {
 	}
 	if fmt.Sprint(hot.files) != fmt.Sprint(plain.files) {
 		p.t.Errorf("%v: it wrote %d files, plain %d, or others", v.args, len(hot.files), len(plain.files))
+		for name, text := range hot.files {
+			if other := plain.files[name]; text != other {
+				at := max(0, differsAt([]byte(text), []byte(other))-60)
+				p.t.Logf("%s: %.120q, plain %.120q", name, text[min(at, len(text)):], other[min(at, len(other)):])
+			}
+		}
 	}
 	return hot
 }

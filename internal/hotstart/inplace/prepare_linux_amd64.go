@@ -982,7 +982,7 @@ func (t *trial) withoutDates(text []byte) []byte {
 }
 
 // sameButTimes reports whether two executions have written the same file, apart from the
-// times of each, or apart from all numbers if it is a log.
+// times of each, and from the numbers where it has rates.
 func sameButTimes(a, b *trial, name string, by order) (bool, error) {
 	var texts [2][]byte
 	for i, t := range []*trial{a, b} {
@@ -998,8 +998,11 @@ func sameButTimes(a, b *trial, name string, by order) (bool, error) {
 			return false, err
 		}
 	}
-	log := slices.ContainsFunc(a.call.Logs, func(ending string) bool { return strings.HasSuffix(name, ending) })
-	return equalTexts(a, b, texts[0], texts[1], by) || log && late.EqualButNumbers(by.of(texts[0]), by.of(texts[1])), nil
+	rates, err := late.CompileRates(a.call.Rates)
+	if err != nil {
+		return false, err
+	}
+	return equalTexts(a, b, rates.Blank(texts[0]), rates.Blank(texts[1]), by), nil
 }
 
 func differsAt(a, b []byte) int {

@@ -156,7 +156,7 @@ mkdir genome; STAR --runMode genomeGenerate --genomeDir genome --genomeFastaFile
 		exe = programs[0] // STAR is a script that executes it
 	}
 	v := func(name string) invocation {
-		return invocation{exe: exe, logs: []string{"Log.out", "Log.final.out", "Log.progress.out"},
+		return invocation{exe: exe, rates: []string{"VmPeak:.*", "Mapping speed, .*"},
 			args: []string{"--genomeDir", "genome", "--outFileNamePrefix", "{output:" + name + ".}", "--readFilesIn", "{input:" + name + "_1.fq}", "{input:" + name + "_2.fq}"}}
 	}
 	p.mustPrepare(v("SRR5204809"))

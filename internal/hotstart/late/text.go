@@ -39,3 +39,28 @@ var number = regexp.MustCompile(`[ \t]*[-.]*[0-9]+([-.]*[0-9]+)*|[ \t]*-?\b(inf|
 
 // blankNumbers puts one character in the place of each number.
 func blankNumbers(text []byte) []byte { return number.ReplaceAllLiteral(text, []byte{0}) }
+
+// Rates are regular expressions of parts of texts with numbers that differ from execution to
+// execution: times, rates and sizes of memory.
+type Rates []*regexp.Regexp
+
+// CompileRates compiles regular expressions. In these, ^ and $ match at each line.
+func CompileRates(texts []string) (Rates, error) {
+	var all Rates
+	for _, text := range texts {
+		r, err := regexp.Compile("(?m:" + text + ")")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// Blank returns text with one character in the place of each number where a rate matches.
+func (all Rates) Blank(text []byte) []byte {
+	for _, r := range all {
+		text = r.ReplaceAllFunc(text, blankNumbers)
+	}
+	return text
+}

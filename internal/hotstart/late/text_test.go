@@ -24,3 +24,29 @@ func TestEqualButNumbers(t *testing.T) {
 		}
 	}
 }
+
+func TestRates(t *testing.T) {
+	rates, err := CompileRates([]string{`VmPeak:.*`, `Speed, M/h \|.*`, `^\w{3} \d\d \d+ `})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		a, b  string
+		equal bool
+	}{
+		{"Reads | 5\nSpeed, M/h |\t12.5\nMapped | 4\n", "Reads | 5\nSpeed, M/h |\tinf\nMapped | 4\n", true},
+		{"Reads | 5\nSpeed, M/h |\t12.5\n", "Reads | 6\nSpeed, M/h |\t12.5\n", false},
+		{"VmPeak:\t 278 kB; VmSize:\t 9 kB\n1\n", "VmPeak:\t 80 kB; VmSize:\t 79 kB\n1\n", true},
+		{"VmPeak:\t 278 kB\n1\n", "VmPeak:\t 278 kB\n2\n", false},
+		{"x\nNov 25 10 7\n", "x\nNov 26 9 7\n", true},
+		{"x\nNov 25 10 7\n", "x\nNov 25 10 8\n", false},
+		{"VmPeak: 1\n", "VmPeak: 1\nVmPeak: 1\n", false},
+	} {
+		if equal := string(rates.Blank([]byte(c.a))) == string(rates.Blank([]byte(c.b))); equal != c.equal {
+			t.Errorf("%q and %q are equal: %v", c.a, c.b, equal)
+		}
+	}
+	if _, err := CompileRates([]string{"("}); err == nil {
+		t.Error("a wrong expression is accepted")
+	}
+}

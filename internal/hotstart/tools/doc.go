@@ -11,7 +11,7 @@
 //	  -o: output
 //	  -R: read-group
 //	arguments: [data, input...]
-//	logs: Log.out          # endings of the names of output files with times and rates
+//	rates: ['Speed: .*']   # regular expressions of parts of output files with times and rates
 //	unfit:                 # options for which a command starts plainly, with the reason
 //	  -d: it writes an index
 //	  --genomeLoad LoadAndKeep: the genome lies in shared memory

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ type description struct {
 	Style     style
 	Options   map[string]role
 	Arguments []role
-	Logs      []string          // endings of the names of output files with times and rates
+	Rates     []string          // regular expressions of parts of output files with times and rates
 	Unfit     map[string]string // "-d" or "-d VALUE", or "" for all of the command -> reason
 }
 
@@ -129,7 +130,7 @@ func Names() []string {
 }
 
 var (
-	descriptionKeys = []string{"style", "flags", "values", "options", "arguments", "logs", "unfit"}
+	descriptionKeys = []string{"style", "flags", "values", "options", "arguments", "rates", "unfit"}
 	toolKeys        = append([]string{"commands", "behind"}, descriptionKeys...)
 )
 
@@ -214,9 +215,18 @@ func (d *description) key(c *problem.Collector, key string, v *yaml.Node) {
 			}
 			d.Arguments = append(d.Arguments, r)
 		}
-	case "logs":
-		text, _ := c.Text(v, key)
-		d.Logs = strings.Fields(text)
+	case "rates":
+		if v.Kind != yaml.SequenceNode {
+			c.Add(v.Line, "write it as ['Speed: .*']", "rates must be a list")
+			return
+		}
+		for _, n := range v.Content {
+			text, _ := c.Text(problem.Follow(n), "a rate")
+			if _, err := regexp.Compile(text); err != nil {
+				c.Add(n.Line, "write it as in Go: https://pkg.go.dev/regexp/syntax", "%q is not a regular expression: %v", text, err)
+			}
+			d.Rates = append(d.Rates, text)
+		}
 	case "unfit":
 		if v.Kind == yaml.ScalarNode {
 			d.Unfit[""], _ = c.Text(v, key)

@@ -33,7 +33,7 @@ type Word struct {
 
 // Reading is the result of reading a command with a description.
 type Reading struct {
-	Logs  []string // endings of the names of output files with times and rates
+	Rates []string // regular expressions of parts of output files with times and rates
 	Words []Word   // in order; the bytes between them belong to the command
 	Unfit string   // why the command starts plainly; empty if it may start hot
 }
@@ -63,7 +63,7 @@ func (t *Tool) Read(argv []string) Reading {
 		r.add(1, 0, Option)
 		r.at = 2
 	}
-	r.Logs = r.d.Logs
+	r.Rates = r.d.Rates
 	r.read()
 	if r.Unfit == "" && !r.input {
 		return r.unfit("the command names no input")

@@ -159,6 +159,8 @@ func TestFind(t *testing.T) {
 		"flags: -a t\n":                    "bad.yaml:1: t is not an option",
 		"flags: -a\nvalues: -b -a\n":       "bad.yaml:2: the option -a occurs twice",
 		"arguments: input\n":               "bad.yaml:1: arguments must be a list",
+		"rates: 'Speed'\n":                 "bad.yaml:1: rates must be a list",
+		"flags: -a\nrates:\n  - '('\n":     "bad.yaml:3: \"(\" is not a regular expression",
 		"arguments: [input..., data]\n":    "bad.yaml:1: only the last argument may be several words",
 		"commands:\n  mem:\n    flg: -a\n": "bad.yaml:3: unknown key flg in mem",
 	} {

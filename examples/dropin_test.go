@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -114,7 +115,7 @@ func TestDropIn(t *testing.T) {
 					list = append(list, tool)
 				}
 			}
-			return []string{"nextflow", "-log", s.path(out + ".log"), "run", filepath.Join(example, "main.nf"), "-work-dir", s.path(out + ".work"), "--tools", strings.Join(list, ","),
+			return []string{"nextflow", "-log", s.path(out + ".log"), "run", filepath.Join(example, "main.nf"), "-work-dir", s.path(out + ".work"), "-with-trace", s.path(out + ".trace.txt"), "--tools", strings.Join(list, ","),
 				"--ref", s.path("ref"), "--reads", s.path("reads"), "--out", s.path(out)}
 		}, func(shims string) (env, args []string) {
 			return []string{"PREMIX_SHIMS=" + shims}, []string{"-c", filepath.Join(dist, "nextflow/premix.config"), "-profile", "hot"}
@@ -170,6 +171,8 @@ func TestDropIn(t *testing.T) {
 			} else {
 				env, settings = m.hot(strings.TrimSpace(s.must("premix", "shim", "--all", "--container", "--dir", s.path("settings"))))
 			}
+			before := starts(s.nodeReport())
+			var traced toolStarts
 			// One snapshot is prepared at a time, beside calls that start cold.
 			for n := 1; n <= runs || len(s.unused()) > 0 && n < 8; n++ {
 				got := run(n)
@@ -181,6 +184,12 @@ func TestDropIn(t *testing.T) {
 						t.Errorf("run %d: %s differs", n, name)
 					}
 				}
+				if m.name == "nextflow" {
+					s.addTrace(&traced, out(n)+".trace.txt")
+				}
+			}
+			if now := starts(s.nodeReport()); m.name == "nextflow" && (now.Hot-before.Hot != traced.Hot || now.Cold-before.Cold != traced.Cold) {
+				t.Errorf("the traces have %d hot and %d cold starts, the table %d and %d", traced.Hot, traced.Cold, now.Hot-before.Hot, now.Cold-before.Cold)
 			}
 		})
 	}
@@ -211,6 +220,31 @@ func (s *scene) nodeReport() []toolStarts {
 		s.t.Fatal(err)
 	}
 	return report.Tools
+}
+
+// starts returns the sums of a report.
+func starts(report []toolStarts) (sum toolStarts) {
+	for _, r := range report {
+		sum.Hot, sum.Cold = sum.Hot+r.Hot, sum.Cold+r.Cold
+	}
+	return sum
+}
+
+// addTrace adds the starts in a trace file of Nextflow.
+func (s *scene) addTrace(sum *toolStarts, trace string) {
+	s.t.Helper()
+	var rows []struct{ Hot, Cold string }
+	if err := json.Unmarshal([]byte(s.must("premix", "report", "--nextflow", trace, "--json")), &rows); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, row := range rows {
+		hot, err := strconv.Atoi(row.Hot)
+		cold, err2 := strconv.Atoi(row.Cold)
+		if err != nil || err2 != nil {
+			s.t.Fatalf("a row has the starts %+v", row)
+		}
+		sum.Hot, sum.Cold = sum.Hot+hot, sum.Cold+cold
+	}
 }
 
 // unused returns the tools that have a snapshot, and have not started hot.

@@ -21,6 +21,7 @@ type Start struct {
 	Time  time.Time `json:"time"`
 	Node  string    `json:"node"`           // host name, which containers have of their own
 	Boot  string    `json:"boot,omitempty"` // of the kernel, which they share
+	Dir   string    `json:"dir,omitempty"`  // working directory of the call
 	Tool  string    `json:"tool"`
 	Start string    `json:"start"`           // hot or cold
 	Why   string    `json:"why,omitempty"`   // of a cold start
@@ -63,6 +64,7 @@ func RecordStart(s Start) {
 	s.Time = time.Now().UTC()
 	here := ThisMachine()
 	s.Node, s.Boot = here.name, here.boot
+	s.Dir, _ = os.Getwd()
 	line, err := json.Marshal(s)
 	if err != nil {
 		return

@@ -376,7 +376,9 @@ func (p *place) same(v invocation) result {
 		plain.blankDates(v.env)
 	}
 	for _, rate := range v.rates {
-		blank := func(rate string) string { return regexp.MustCompile(`[\t ]+([\d.:]+|inf|-?nan)`).ReplaceAllString(rate, " N") }
+		blank := func(rate string) string {
+			return regexp.MustCompile(`[\t ]+([\d.:]+|inf|-?nan)`).ReplaceAllString(rate, " N")
+		}
 		for _, r := range []*result{&hot, &plain} {
 			for name, text := range r.files {
 				r.files[name] = regexp.MustCompile("(?m)"+rate).ReplaceAllStringFunc(text, blank)

@@ -3,6 +3,7 @@ package calls
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -97,15 +98,25 @@ func shelve(dir string, f *os.File) {
 	_ = beneath.Move(name, filepath.Join(dir, olderName), beneath.Volatile)
 }
 
-// Starts calls each for every start since a time, in their order. Lines that were torn by
-// a crash are left out.
+// Starts calls each for every start of this user since a time, in their order. Lines that were
+// torn by a crash are left out.
 func Starts(since time.Time, each func(Start)) error {
 	dir, err := Dir()
 	if err != nil {
 		return err
 	}
+	return StartsIn(dir, os.Geteuid(), since, each)
+}
+
+// StartsFile returns the path of the newest part of the table of starts in a directory as Dir
+// returns it.
+func StartsFile(dir string) string { return filepath.Join(dir, startsName) }
+
+// StartsIn is Starts for the directory of a user. A table that is a link or a special file, or
+// that is too large or belongs to another user, is an error.
+func StartsIn(dir string, uid int, since time.Time, each func(Start)) error {
 	for _, name := range []string{olderName, startsName} {
-		f, err := os.Open(filepath.Join(dir, name))
+		f, err := openTable(filepath.Join(dir, name), uid)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -125,4 +136,24 @@ func Starts(since time.Time, each func(Start)) error {
 		}
 	}
 	return nil
+}
+
+// openTable opens a regular file of a user for reading.
+func openTable(path string, uid int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != uid) {
+		err = fmt.Errorf("%s is not a file of user %d", path, uid)
+	}
+	if err == nil && st.Size > 2*maxStarts {
+		err = fmt.Errorf("%s has %d bytes, and a table of starts at most %d", path, st.Size, maxStarts)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

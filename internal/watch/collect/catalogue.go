@@ -136,6 +136,10 @@ var Catalogue = []Entry{
 	{"task.written_bytes", watch.BytesPerSecond, "manager run task", "written to block devices"},
 	{"task.pressure", watch.Ratio, "kind manager resource run task", "part of the time in which some of its threads, or all (full), waited for processor, memory or disk (io); cgroup version 2"},
 	{"task.oom_kills", watch.Count, "manager run task", "processes killed at its memory limit"},
+	{"task.week_hot_starts", watch.Count, "user", "hot starts of the user's commands by premix hot and premix shim in seven days"},
+	{"task.week_cold_starts", watch.Count, "user", "cold starts of these commands in seven days"},
+	{"task.week_saved", watch.Seconds, "user", "loading that hot starts saved in seven days"},
+	{"task.week_not_loaded", watch.Bytes, "user", "memory that hot starts did not load in seven days"},
 }
 
 // catalogue makes the series of one machine.

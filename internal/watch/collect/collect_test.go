@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/slurm"
+	"premix/internal/hotstart/calls"
 	"premix/internal/node"
 	"premix/internal/watch"
 )
@@ -577,8 +578,11 @@ func TestCatalogue(t *testing.T) {
 	t.Cleanup(group.Close)
 	tasks := newTasks(b.machine, "", "", nil)
 	t.Cleanup(func() { tasks.Close() })
+	t.Setenv("PREMIX_HOME", t.TempDir())
+	calls.RecordStart(calls.Start{Tool: "bwa", Start: "cold"})
+	hot := newStarts(b.machine)
 	all := []watch.Collector{newHardware(b.machine), newDisk(b.machine), newNetwork(b.machine), newMounts(b.machine), newNFS(b.machine), newLustre(b.machine),
-		gpfsAnswers(b, &io, &waiters), group, tasks, newProcesses(b.machine), store, scheduler, newSelf(w)}
+		gpfsAnswers(b, &io, &waiters), group, tasks, hot, newProcesses(b.machine), store, scheduler, newSelf(w)}
 	for _, c := range all {
 		b.look(c)
 	}

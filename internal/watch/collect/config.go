@@ -64,7 +64,7 @@ const (
 )
 
 // collectorNames are the collectors that can be configured.
-var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "slurm", "watch"}
+var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "start", "slurm", "watch"}
 
 // ReadConfig reads a configuration file. An error is a [problem.List] of all mistakes in
 // it.

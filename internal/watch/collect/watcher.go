@@ -92,6 +92,7 @@ func New(o Options) (*Watcher, error) {
 	w.add(w.group, o.Interval, nil)
 	w.add(w.tasks, o.Interval, nil)
 	w.add(newStore(w.m), max(o.Interval, storeInterval), nil)
+	w.add(newStarts(w.m), max(o.Interval, startsInterval), nil)
 	interval := max(o.Interval, slurmInterval, o.Config.Collectors["slurm"].Interval)
 	slurm := newScheduler(w.m, interval)
 	w.add(slurm, interval, slurm.present)

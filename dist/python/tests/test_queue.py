@@ -75,8 +75,10 @@ def test_diamond(queue: premix.Queue, tmp_path: Path) -> None:
         # None of this may begin before the top has succeeded; and it has not.
         with pytest.raises(premix.DependencyError) as caught:
             bottom.result(timeout=LIMIT)
-        assert isinstance(caught.value.__cause__, premix.DependencyError)
-        assert isinstance(left.exception(), premix.DependencyError) and not (tmp_path / "left").exists()
+        # The cause is the task that failed, not those between the two.
+        assert caught.value.future is top and caught.value.number == top.number == 1
+        assert caught.value.__cause__ is top.exception()
+        assert isinstance(left.exception(LIMIT), premix.DependencyError) and not (tmp_path / "left").exists()
         (tmp_path / "go").touch()
         top = queue.submit("test -e go && echo 1 >top && echo a b", cwd=tmp_path, stdout=tmp_path / "top.out")
         left = queue.submit(["cp", top, "left"], cwd=tmp_path)
@@ -94,8 +96,57 @@ def test_long_chain(queue: premix.Queue) -> None:
         chain: List[premix.Future[premix.Result]] = [queue.submit("sleep 0.2; false")]
         for _ in range(3000):
             chain.append(queue.submit("true", after=[chain[-1]]))
-        assert isinstance(chain[-1].exception(timeout=LIMIT), premix.DependencyError)
-        assert queue.wait(0)
+        error = chain[-1].exception(timeout=LIMIT)
+        assert isinstance(error, premix.DependencyError) and error.future is chain[0]
+        assert queue.wait(LIMIT)
+    assert [r["task"] for r in queue.records()] == [1]
+
+
+def test_graph_of_single_tasks(queue: premix.Queue, tmp_path: Path) -> None:
+    with queue:
+        begin = queue.submit("while [ ! -e go ]; do sleep 0.05; done", cwd=tmp_path)
+        layers: List[List[premix.Future[premix.Result]]] = [[begin]]
+        for n in range(1, 6):
+            check = f"test $(ls | grep -c ^{n - 1}-) = {50 if n > 1 else 0} && touch {n}-$PREMIX_TASK"
+            layers.append([queue.submit(check, cwd=tmp_path, after=layers[-1]) for _ in range(50)])
+        comes(lambda: layers[-1][-1].number is not None)  # all are tasks before the first one has ended
+        assert "it waits for task" in layers[-1][-1].why() and not any(f.done() for f in layers[1])
+        (tmp_path / "go").touch()
+        assert [f.result(LIMIT).number for layer in layers for f in layer] == list(range(1, 252))
+        # Names that users give stay, and others get none.
+        named = queue.submit("true", name="given", after=[begin])
+        assert queue.submit("true", after=[named]).result(LIMIT).name == "" == begin.result().name
+        assert named.result().name == "given"
+        many = queue.submit("true", after=[f for layer in layers for f in layer])
+        assert many.result(LIMIT).number == 254
+
+
+def test_wrong_tasks_and_those_after_them(queue: premix.Queue) -> None:
+    with queue:
+        wrong = queue.submit("true", memory="lots")
+        chain = [queue.submit("true", after=[wrong])]
+        for _ in range(20):
+            chain.append(queue.submit("true", after=[chain[-1]]))
+        right = queue.submit("true")
+        assert isinstance(wrong.exception(LIMIT), premix.CommandError)
+        for before, future in zip([wrong, *chain], chain):
+            error = future.exception(LIMIT)
+            assert isinstance(error, premix.DependencyError) and error.future is before and error.number is None
+        assert right.result(LIMIT).number == 1
+
+
+def test_after_another_directory(queue: premix.Queue, tmp_path: Path) -> None:
+    with queue, premix.Queue(tmp_path / "others") as others, premix.Queue(queue.directory) as same:
+        slow = others.submit("sleep 0.3; touch slow; echo x", cwd=tmp_path, stdout="slow.out")
+        held = queue.submit(["sh", "-c", "test -e slow && cat $0 && touch held", slow], cwd=tmp_path)
+        last = queue.submit("test -e held", cwd=tmp_path, after=[held])
+        third = same.submit("test -e held", cwd=tmp_path, after=[held])
+        assert held.result(LIMIT).stdout == b"x\n"
+        last.result(LIMIT), third.result(LIMIT)
+        failed = others.submit("sleep 0.3; false")
+        for future in (queue.submit("true", after=[failed]), same.submit("true", after=[failed])):
+            error = future.exception(LIMIT)
+            assert isinstance(error, premix.DependencyError) and error.future is failed
 
 
 def test_failure(queue: premix.Queue) -> None:
@@ -224,6 +275,49 @@ def test_killed_and_attached_again(tmp_path: Path) -> None:
         with pytest.raises(premix.CommandError):
             queue.future(99)
     assert len(queue.records()) == 23
+
+
+CHAIN = """
+import sys, premix
+queue = premix.Queue(sys.argv[1], jobs=2)
+chain = [queue.submit("while [ ! -e go ]; do sleep 0.05; done; echo 0 >0", stdout="first")]
+for n in range(1, 20):
+    chain.append(queue.submit(f"test $(cat {n - 1}) = {n - 1} && echo {n} >{n}", after=[chain[-1]]))
+chain.append(queue.submit(["cat", chain[0]]))
+chain += [queue.submit("exit 7", after=[chain[-1]])]
+chain += [queue.submit("touch never", after=[chain[-1]])]
+chain += [queue.submit("touch never", after=[chain[-1]])]
+while chain[-1].number is None:
+    pass
+print("submitted", flush=True)
+queue.wait()
+"""
+
+
+def test_chain_is_finished_after_a_kill(tmp_path: Path) -> None:
+    directory = tmp_path / "tasks"
+    program = subprocess.Popen([sys.executable, "-c", CHAIN, directory], stdout=subprocess.PIPE, cwd=tmp_path)
+    assert program.stdout is not None and program.stdout.readline() == b"submitted\n"
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    (tmp_path / "go").touch()
+    # Nobody but the premix of that process is there.
+    comes(lambda: len(premix.records(directory)) == 22)
+    assert (tmp_path / "19").read_text() == "19\n" and not (tmp_path / "never").exists()
+    with premix.Queue(directory, run=False) as queue:
+        futures = queue.futures()
+        assert [f.result(LIMIT).record["try"] for f in futures[:21]] == [1] * 21
+        failed = futures[21].exception(LIMIT)
+        assert isinstance(failed, premix.TaskError) and failed.exit == 7
+        for future in futures[22:]:
+            error = future.exception(LIMIT)
+            assert isinstance(error, premix.DependencyError) and error.number == 22
+            assert error.future is futures[21] and error.__cause__ is failed
+    with premix.Queue(directory, run=False) as queue:
+        error = queue.future(24).exception(LIMIT)  # the cause has no future here
+        assert isinstance(error, premix.DependencyError) and error.number == 22
+        assert isinstance(error.__cause__, premix.TaskError) and error.__cause__.exit == 7
 
 
 def test_premix_is_killed(queue: premix.Queue, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ func TestEdges(t *testing.T) {
 	submit(t, q, BatchOptions{}, Input{}, "first\n")
 	submit(t, q, BatchOptions{}, Input{Format: JSONL}, `{"command":"2","id":"end","after_tasks":["l","r",1]}
 {"command":"3","id":"l","after_tasks":["top"]}
-{"command":"4","id":"r","after_tasks":["top"],"array":"1-2"}
+{"command":"4","id":"r","name":"","after_tasks":["top"],"array":"1-2"}
 {"command":"6","id":"top"}
 `)
 	submit(t, q, BatchOptions{AfterTasks: [][2]int{{2, 2}, {4, 5}}}, Input{}, "7\n8\n")
@@ -67,6 +67,9 @@ func TestEdges(t *testing.T) {
 	}
 	if spec, err := q.Spec(3); err != nil || spec.Name != "l" {
 		t.Errorf("%+v, %v", spec, err)
+	}
+	if spec, err := q.Spec(4); err != nil || spec.Name != "" {
+		t.Errorf("task 4 with an empty name is %+v, %v", spec, err)
 	}
 }
 

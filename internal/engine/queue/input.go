@@ -288,7 +288,7 @@ func (c linkColumns) of(row []string) *Links {
 // given is a task as people write it in JSON.
 type given struct {
 	Command       json.RawMessage   `json:"command"` // string or list
-	Name          string            `json:"name"`
+	Name          *string           `json:"name"`
 	Group         string            `json:"group"`
 	After         []string          `json:"after"`
 	ID            string            `json:"id"`
@@ -360,7 +360,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	} else if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		wrong("more stands behind the task: a line has one")
 	}
-	s := &Spec{Name: g.Name, Env: g.Env, Stdin: g.Stdin, Stdout: g.Stdout, Stderr: g.Stderr, Intermediates: g.Intermediates,
+	s := &Spec{Name: g.ID, Env: g.Env, Stdin: g.Stdin, Stdout: g.Stdout, Stderr: g.Stderr, Intermediates: g.Intermediates,
 		Options: Options{Group: g.Group, Dir: g.Cwd, Cores: g.Cores, Priority: g.Priority, Growth: g.Growth, Resources: g.Resources.String()}}
 	if err := g.Resources.check(); err != nil {
 		wrong("resources: %v", err)
@@ -419,8 +419,8 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 			wrong("after_tasks has %s, which is neither an id nor the number of a task", a)
 		}
 	}
-	if s.Name == "" {
-		s.Name = g.ID
+	if g.Name != nil {
+		s.Name = *g.Name
 	}
 	array := in.Array
 	if g.Array != "" {

@@ -5,8 +5,9 @@ Three threads serve a queue, with a process each: one submits the tasks that hav
 results (`premix task follow --stay`). When this process is killed, the standard input of
 the two that stay ends: the tasks that were submitted are run, and then nothing is left.
 
-A future that waits for others is kept here until they have succeeded (see Queue._arrive);
-only then is it a task.
+A future that comes after others of its directory is a task at once, with edges to theirs:
+premix starts it in time, also without this process. Only a future that needs a result as a
+value, or a future from elsewhere, is kept here until that is there (see Queue._await).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import (
     Iterator,
     List,
     Mapping,
+    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -104,14 +106,20 @@ class TaskError(PremixError):
 class DependencyError(PremixError):
     """A future was not begun, since one that it comes after has failed or was cancelled.
 
-    That one is in the attribute future, and its exception is __cause__.
+    That one, which may be several steps before it, is in the attribute future, its number in
+    the directory in number, and its exception is __cause__. They are None where a group that
+    other programs have submitted is the cause.
     """
 
-    def __init__(self, future: "concurrent.futures.Future[Any]") -> None:
-        name = f"task {future.number}" if isinstance(future, Future) and future.number else "one"
+    def __init__(self, future: "Optional[concurrent.futures.Future[Any]]", why: str = "") -> None:
+        self.future = future
+        self.number: Optional[int] = future.number if isinstance(future, Future) else None
+        if future is None:
+            super().__init__(why)
+            return
+        name = f"task {self.number}" if self.number else "one"
         how = "was cancelled" if future.cancelled() else "failed"
         super().__init__(f"{name}, which it comes after, {how}")
-        self.future = future
         if not future.cancelled():
             self.__cause__ = future.exception()
 
@@ -162,6 +170,8 @@ class Future(concurrent.futures.Future[T]):
         #: Its number in the directory; None before it was submitted.
         self.number: Optional[int] = None
         self._stdout: Optional[str] = None  # the file that it writes
+        self._queued = False  # its task is to be submitted, or was
+        self._then: List[Callable[[], object]] = []  # called when it is queued or done
         self._claimed = False  # it is being submitted, or was
         self._dropped = False  # it is not to be submitted
         self._ending = False
@@ -217,6 +227,15 @@ class Future(concurrent.futures.Future[T]):
             self.set_result(value)
 
 
+class _Task(NamedTuple):
+    """A task that is to be submitted."""
+
+    future: Future[Any]
+    spec: Dict[str, Any]
+    command: Union[str, List[str]]
+    after: Tuple[Future[Any], ...]  # tasks of the directory that it comes after
+
+
 class Queue:
     """Tasks in a directory, which premix runs.
 
@@ -256,9 +275,11 @@ class Queue:
 
         # changed guards the fields below, and is notified of each change.
         self._changed = threading.Condition()
-        self._ready: Deque[Tuple[Future[Any], bytes]] = collections.deque()
+        self._ready: Deque[_Task] = collections.deque()
         self._open: Set[Future[Any]] = set()  # that are not done
         self._tasks: Dict[int, Future[Any]] = {}  # those of them that were submitted
+        # All that were submitted and are still held: they may be the cause of others' fates.
+        self._known: "weakref.WeakValueDictionary[int, Future[Any]]" = weakref.WeakValueDictionary()
         self._early: Dict[int, Dict[str, Any]] = {}  # results that came before their numbers
         self._submitting = False
         self._ended_since = False  # a task has ended since the runner was started
@@ -352,7 +373,8 @@ class Queue:
         A task starts when the futures in after have succeeded, and those among its own
         arguments, which are replaced by their results; in a command, by the file that the
         task writes as stdout, or by the result of a call as text. If one of them fails,
-        the future has a DependencyError.
+        the future has a DependencyError. Premix itself keeps to this order, so that it does
+        not need this process for it, unless the result of a call is an argument.
         """
         spec: Dict[str, Any] = {"cwd": os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())}
         fields: Dict[str, Any] = {
@@ -365,39 +387,42 @@ class Queue:
         }  # fmt: skip
         spec.update((key, value) for key, value in fields.items() if value)
         make: Callable[[], Union[str, List[str]]]
-        needs = list(after)
+        needs: List["concurrent.futures.Future[Any]"] = []  # whose results are values here
+        before = list(after)
         if callable(task):
             kwargs = dict(kwargs or {})
-            values = [*args, *kwargs.values()]
+            needs += [v for v in (*args, *kwargs.values()) if isinstance(v, concurrent.futures.Future)]
             make = functools.partial(self._call, task, args, kwargs)
-            if not any(isinstance(v, concurrent.futures.Future) for v in values):
-                command = make()  # a value that is changed later is taken as it is now
-                make = lambda: command  # noqa: E731
         else:
             if args or kwargs:
                 raise TypeError("a command takes no arguments of its own: give a list")
             if isinstance(task, str):
-                values, line = [], task
+                line = task
                 make = lambda: line  # noqa: E731
             elif isinstance(task, Sequence) and not isinstance(task, (bytes, bytearray)):
-                values = list(task)
-                make = functools.partial(_words, values)
+                words = list(task)
+                for word in words:
+                    if isinstance(word, concurrent.futures.Future):
+                        # A file has its name before it is written.
+                        (before if getattr(word, "_stdout", None) else needs).append(word)
+                make = functools.partial(_words, words)
             else:
                 raise TypeError("a task is a string, a list of strings, or a function")
             if not task:
                 raise ValueError("the command is empty")
-        needs += [v for v in values if isinstance(v, concurrent.futures.Future)]
         future: Future[Any] = Future(self, name)
         if stdout is not None:
             future._stdout = os.path.join(spec["cwd"], spec["stdout"])
         if not needs:
-            _line(spec, make())  # a mistake is reported here
+            command = make()  # a value that is changed later is taken as it is now
+            _line(spec, command)  # a mistake is reported here
+            make = lambda: command  # noqa: E731
         with self._changed:
             if self._closing:
                 raise RuntimeError("the queue is closed")
             self._open.add(future)
         future.add_done_callback(self._over)
-        self._await(future, spec, make, needs)
+        self._await(future, spec, make, before, needs)
         return future
 
     def map(self, commands: Iterable[Command], **options: Any) -> List[Future[Result]]:
@@ -435,41 +460,75 @@ class Queue:
         future: Future[Any],
         spec: Dict[str, Any],
         make: Callable[[], Union[str, List[str]]],
+        before: Iterable["concurrent.futures.Future[Any]"],
         needs: Iterable["concurrent.futures.Future[Any]"],
     ) -> None:
-        """Submit a future's task when all that it needs has succeeded."""
-        missing = set(needs)
-        if not missing:
-            self._enqueue(future, spec, make)
-            return
+        """Queue a future's task, with edges to those of the directory that it comes after.
+
+        The future is kept here until then only for what no edge can express: until the
+        results in needs are there, as they are written into its command; until futures of
+        before have ended that are no tasks of this directory, or not yet ones, since another
+        Queue submits them; and until its edges have tasks to lead to.
+        """
+        after = tuple(dict.fromkeys(f for f in before if isinstance(f, Future) and self._has(f)))
+        missing: Set["concurrent.futures.Future[Any]"] = {*before, *needs}
         lock = threading.Lock()
 
         def arrived(need: "concurrent.futures.Future[Any]") -> None:
-            if need.cancelled() or need.exception() is not None:
+            if need.done() and (need.cancelled() or need.exception() is not None):
                 self._deliver(lambda: future._end(None, DependencyError(need)))
                 return
             with lock:
                 missing.discard(need)
                 if missing:
                     return
-            self._enqueue(future, spec, make)
+            self._enqueue(future, spec, make, after)
 
+        if not missing:
+            self._enqueue(future, spec, make, ())
+        wait_for = set(needs)
         for need in tuple(missing):
-            need.add_done_callback(arrived)
+            if need in after and need not in wait_for:
+                self._when_queued(need, functools.partial(arrived, need))
+            else:
+                need.add_done_callback(arrived)
 
-    def _enqueue(self, future: Future[Any], spec: Dict[str, Any], make: Callable[[], Union[str, List[str]]]) -> None:
+    def _has(self, future: Future[Any]) -> bool:
+        """Report whether a future's task is in the directory, or will be put there by this queue."""
+        return future.queue is self or (future.queue.directory == self.directory and future.number is not None)
+
+    def _when_queued(self, future: Future[Any], then: Callable[[], object]) -> None:
+        """Call then when a future of this directory is queued or done."""
+        with self._changed:
+            if not future._queued and not future.done():
+                future._then.append(then)
+                return
+        then()
+
+    def _enqueue(
+        self,
+        future: Future[Any],
+        spec: Dict[str, Any],
+        make: Callable[[], Union[str, List[str]]],
+        after: Tuple[Future[Any], ...],
+    ) -> None:
         if future.done():
             return
         try:
-            line = _line(spec, make())
+            command = make()
+            _line(spec, command)
         except Exception as e:
             error = e
             self._deliver(lambda: future._end(None, error))
             return
         with self._changed:
-            self._ready.append((future, line))
+            self._ready.append(_Task(future, spec, command, after))
+            future._queued = True
+            waiters, future._then = future._then, []
             self._begin()
             self._changed.notify_all()
+        for then in waiters:
+            self._deliver(then)
 
     def _deliver(self, outcome: Callable[[], object]) -> None:
         """Deliver an outcome, and all that it leads to, one after another."""
@@ -494,7 +553,10 @@ class Queue:
             if number is not None:
                 self._tasks.pop(number, None)
                 self._ended_since = True
+            waiters, cast("Future[Any]", future)._then = cast("Future[Any]", future)._then, []
             self._changed.notify_all()
+        for then in waiters:
+            self._deliver(then)
 
     # The thread that submits
 
@@ -512,53 +574,61 @@ class Queue:
 
     def _submit_loop(self) -> None:
         while True:
-            batch: List[Tuple[Future[Any], bytes]] = []
+            batch: List[_Task] = []
             with self._changed:
                 while not self._ready and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     return
                 while self._ready and len(batch) < _MOST:
-                    future, line = self._ready.popleft()
-                    if not future._dropped:
-                        future._claimed = True
-                        batch.append((future, line))
+                    task = self._ready.popleft()
+                    if not task.future._dropped:
+                        task.future._claimed = True
+                        batch.append(task)
                 self._submitting = True
             try:
                 self._submit(batch)
             except Exception as e:
-                for future, _ in batch:
-                    if future.number is None:
-                        future._end(None, e)
+                for task in batch:
+                    if task.future.number is None:
+                        task.future._end(None, e)
             finally:
                 with self._changed:
                     self._submitting = False
                     self._early.clear()
                     self._changed.notify_all()
 
-    def _submit(self, batch: List[Tuple[Future[Any], bytes]]) -> None:
+    def _submit(self, batch: List[_Task]) -> None:
         submitted: Dict[str, int] = {}
         while batch:
-            text = b"".join(line for _, line in batch)
+            batch, lines = self._lines(batch)
+            if not batch:
+                break
             try:
-                submitted = json.loads(self._task("submit", "-", "--out", self.directory, "--format", "jsonl", stdin=text))
+                submitted = json.loads(
+                    self._task("submit", "-", "--out", self.directory, "--format", "jsonl", stdin=b"".join(lines))
+                )
                 break
             except CommandError as e:
                 # Nothing was submitted. A mistake names the line of its task.
                 wrong = {error["line"]: error for error in e.errors if "line" in error}
                 if not wrong:
                     raise
+                bad = {batch[line - 1].future for line in wrong}
                 for line, error in wrong.items():
                     del error["line"]
-                    batch[line - 1][0]._end(None, CommandError(e.command, e.status, json.dumps(error)))
-                batch = [task for line, task in enumerate(batch, 1) if line not in wrong]
+                    task = batch[line - 1]
+                    if bad.isdisjoint(task.after):  # otherwise _lines finds why
+                        task.future._end(None, CommandError(e.command, e.status, json.dumps(error)))
+                        task.future._dropped = True
+                batch = [task for task in batch if not task.future._dropped]
         if not batch:
             return
         early = []
         with self._changed:
-            for number, (future, _) in enumerate(batch, submitted["first"]):
+            for number, (future, *_) in enumerate(batch, submitted["first"]):
                 future.number = number
-                self._tasks[number] = future
+                self._tasks[number] = self._known[number] = future
                 if number in self._early:
                     early.append(self._early.pop(number))
             if self._first is None:
@@ -566,6 +636,38 @@ class Queue:
             self._changed.notify_all()
         for explanation in early:
             self._ended(explanation)
+
+    def _lines(self, batch: List[_Task]) -> Tuple[List[_Task], List[bytes]]:
+        """Return the tasks that can be submitted, and their lines.
+
+        The others come after one that will not be submitted.
+        """
+        places: Dict[Future[Any], int] = {}
+        good: List[_Task] = []
+        for task in batch:
+            lost = [f for f in task.after if f.number is None and f not in places]
+            if not lost:
+                places[task.future] = len(good)
+                good.append(task)
+                continue
+            task.future._dropped = True
+            # It is done, or is about to be.
+            lost[0].add_done_callback(functools.partial(self._lose, task.future))
+        named = {f for task in good for f in task.after if f.number is None}
+        lines = []
+        for task in good:
+            edges: Dict[str, Any] = {}
+            if task.future in named:
+                # Without its own name it would be shown by its id.
+                edges = {"name": task.future.name, "id": str(places[task.future])}
+            if task.after:
+                edges["after_tasks"] = [str(places[f]) if f.number is None else f.number for f in task.after]
+            lines.append(_line({**task.spec, **edges}, task.command))
+        return good, lines
+
+    def _lose(self, future: Future[Any], cause: "concurrent.futures.Future[Any]") -> None:
+        """End a future because of one before it, which is done."""
+        self._deliver(lambda: future._end(None, DependencyError(cause)))
 
     # The thread that reads results
 
@@ -614,8 +716,43 @@ class Queue:
         if explanation["state"] == "cancelled":
             self._deliver(lambda: future._end_cancelled())
             return
+        if explanation["state"] == "skipped":
+            self._skip(future, explanation)
+            return
         value, error = self._outcome(explanation)
         self._deliver(lambda: future._end(value, error))
+
+    def _skip(self, future: Future[Any], explanation: Dict[str, Any]) -> None:
+        """End a future that will not start. Its cause may be reported after it."""
+        number = explanation.get("because")
+        if number is None:
+            error = DependencyError(None, explanation["why"])
+            self._deliver(lambda: future._end(None, error))
+            return
+        with self._changed:
+            cause = self._known.get(number)
+        if cause is None:
+            cause = self._ended_future(number)
+        cause.add_done_callback(functools.partial(self._lose, future))
+
+    def _ended_future(self, number: int) -> Future[Any]:
+        """Return a future of a task that has ended, and that no future of this queue stands for."""
+        cause: Future[Any] = Future(self)
+        cause.number, cause._queued, cause._claimed = number, True, True
+        try:
+            explanation = self._explain(number)
+        except PremixError as e:
+            cause._end(None, e)
+            return cause
+        cause.name = explanation.get("name", "")
+        if explanation["state"] == "cancelled":
+            cause._end_cancelled()
+        elif explanation["state"] in ("failed", "succeeded"):
+            cause._end(*self._outcome(explanation))
+        else:
+            cause._end(None, PremixError(f"task {number} had failed, and is to be tried again"))
+        with self._changed:
+            return self._known.setdefault(number, cause)
 
     def _outcome(self, explanation: Dict[str, Any]) -> Tuple[Any, Optional[BaseException]]:
         """Return the value or the exception of a task that has ended."""
@@ -763,8 +900,8 @@ class Queue:
                 future = self._tasks.get(number)
                 if future is None:
                     future = Future(self)
-                    future.number, future._claimed = number, True
-                    self._tasks[number] = future
+                    future.number, future._queued, future._claimed = number, True, True
+                    self._tasks[number] = self._known[number] = future
                     self._open.add(future)
                     future.add_done_callback(self._over)
                 found.append(future)

@@ -26,6 +26,7 @@
 //	image/image   the FUSE file system of one file ("erofs")
 //	tree          the mounted tree: EROFS, or the FUSE file system of the tree
 //	shown         see ShownPath
+//	catalogs      see CatalogsPath
 //
 // # Deadlocks
 //

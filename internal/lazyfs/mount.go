@@ -220,6 +220,34 @@ func Resume(img Image, backend Backend, reason string, f *os.File, state []byte,
 	return m, nil
 }
 
+// NewFiles mounts a file system that is not in an image. Options.Backend is FUSE.
+func NewFiles(f fuse.Files, o Options) (*Mount, error) {
+	m := &Mount{o: o, backend: FUSE}
+	if o.At == "" {
+		if err := makeMountPoint(m.Path()); err != nil {
+			return nil, err
+		}
+	}
+	s, err := fuse.MountFiles(m.Path(), f, m.fuseOptions())
+	if err != nil {
+		return nil, &UnavailableError{[]error{err}}
+	}
+	if o.Keep != nil {
+		o.Keep(s.File(), s.State())
+	}
+	m.server = s
+	return m, nil
+}
+
+// ResumeFiles is Resume for a mount of NewFiles.
+func ResumeFiles(files fuse.Files, f *os.File, state []byte, o Options) (*Mount, error) {
+	s, err := fuse.ResumeFiles(f, state, files, (&Mount{o: o}).fuseOptions())
+	if err != nil {
+		return nil, err
+	}
+	return &Mount{o: o, backend: FUSE, server: s}, nil
+}
+
 // Path returns the directory where the tree is mounted.
 func (m *Mount) Path() string {
 	if m.o.At != "" {
@@ -258,6 +286,10 @@ func (m *Mount) File() *os.File {
 // ShownPath returns the file in a private directory in which the owner of an image
 // records the metadata that the kernel has seen.
 func ShownPath(dir string) string { return filepath.Join(dir, "shown") }
+
+// CatalogsPath returns the file in a private directory in which the owner of a file
+// system of NewFiles keeps the numbers of its nodes.
+func CatalogsPath(dir string) string { return filepath.Join(dir, "catalogs") }
 
 func treePath(dir string) string  { return filepath.Join(dir, "tree") }
 func imagePath(dir string) string { return filepath.Join(dir, "image") }
@@ -483,7 +515,7 @@ func DetachByHelper(dir string) error {
 // Remove removes a private directory in which nothing is mounted.
 func Remove(dir string) error {
 	var errs []error
-	for _, path := range []string{treePath(dir), imagePath(dir), ShownPath(dir), dir} {
+	for _, path := range []string{treePath(dir), imagePath(dir), ShownPath(dir), CatalogsPath(dir), dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

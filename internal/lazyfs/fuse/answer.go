@@ -71,7 +71,8 @@ func (s *Server) answer(r *request) (bytes int, err error) {
 		if err := s.room(r, entrySize); err != nil {
 			return 0, err
 		}
-		r.out = appendEntry(r.out, node, &a)
+		sec, nsec := s.validity()
+		r.out = appendEntry(r.out, node, &a, sec, nsec)
 		return 0, nil
 	case opGetattr:
 		a, err := s.fs.attr(ctx, r.node)
@@ -81,7 +82,8 @@ func (s *Server) answer(r *request) (bytes int, err error) {
 		if err := s.room(r, attrSize+16); err != nil {
 			return 0, err
 		}
-		r.out = appendAttrOut(r.out, &a)
+		sec, nsec := s.validity()
+		r.out = appendAttrOut(r.out, &a, sec, nsec)
 		return 0, nil
 	case opReadlink:
 		target, err := s.fs.readlink(ctx, r.node)
@@ -204,6 +206,7 @@ func (s *Server) answerReaddir(r *request) error {
 		return err
 	}
 	plus := r.op == opReaddirplus
+	sec, nsec := s.validity()
 	var failed error
 	err = s.fs.readdir(r.ctx, r.node, in.offset, func(d dirent) bool {
 		need := direntLen(len(d.name))
@@ -219,11 +222,13 @@ func (s *Server) answerReaddir(r *request) error {
 			node := uint64(0)
 			if d.name != "." && d.name != ".." {
 				node = d.node
-				if a, failed = s.fs.attr(r.ctx, node); failed != nil {
+				if d.attr != nil {
+					a = *d.attr
+				} else if a, failed = s.fs.attr(r.ctx, node); failed != nil {
 					return false
 				}
 			}
-			r.out = appendEntry(r.out, node, &a)
+			r.out = appendEntry(r.out, node, &a, sec, nsec)
 		}
 		r.out = d.append(r.out)
 		return true

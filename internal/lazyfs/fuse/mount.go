@@ -56,16 +56,21 @@ type openingReader struct {
 func (r openingReader) ReadAt(p []byte, off int64) (int, error) { return r.img.ReadAt(r.ctx, p, off) }
 
 func mount(dir string, img Image, opts Options, st state) (*Server, error) {
+	fs, err := newFileSystem(st, img)
+	if err != nil {
+		return nil, err
+	}
+	st.Size = img.Size()
+	return mountAs(dir, opts, st, fs)
+}
+
+func mountAs(dir string, opts Options, st state, fs fileSystem) (*Server, error) {
 	opts = opts.withDefaults()
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, &MountError{"mount", dir, err, ""}
 	}
-	st.Version, st.Dir, st.Size = stateVersion, dir, img.Size()
-	fs, err := newFileSystem(st, img)
-	if err != nil {
-		return nil, err
-	}
+	st.Version, st.Dir = stateVersion, dir
 	dev, err := mountDirectly(dir, opts)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && os.Geteuid() != 0 {
 		dev, err = mountByHelper(dir, opts)

@@ -13,6 +13,7 @@ import (
 const (
 	kindImage = "image"
 	kindTree  = "tree"
+	kindFiles = "files"
 )
 
 // state is everything that a server must know of a connection that it takes over. It is
@@ -53,6 +54,11 @@ func (s *Server) State() []byte {
 // for the dead server wait until the connection ends. Resume then refuses with
 // ErrKernel; closing dev gives all of them an error.
 func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
+	return resume(dev, st, img.Size(), opts, func(have state) (fileSystem, error) { return newFileSystem(have, img) })
+}
+
+// resume is Resume for the file system that serve returns.
+func resume(dev *os.File, st []byte, size int64, opts Options, serve func(state) (fileSystem, error)) (*Server, error) {
 	var have state
 	if err := json.Unmarshal(st, &have); err != nil {
 		return nil, &StateError{err.Error()}
@@ -60,13 +66,13 @@ func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 	switch {
 	case have.Version != stateVersion:
 		return nil, &StateError{fmt.Sprintf("its state has version %d, not %d", have.Version, stateVersion)}
-	case have.Size != img.Size():
-		return nil, &StateError{fmt.Sprintf("it serves an image of %d bytes, not of %d", have.Size, img.Size())}
+	case have.Size != size:
+		return nil, &StateError{fmt.Sprintf("it serves an image of %d bytes, not of %d", have.Size, size)}
 	case have.Minor != 0 && have.Flags&initHasResend == 0:
 		return nil, fmt.Errorf("%w: a connection can be resumed from Linux 6.9 on", ErrKernel)
 	}
 	opts = opts.withDefaults()
-	fs, err := newFileSystem(have, img)
+	fs, err := serve(have)
 	if err != nil {
 		return nil, err
 	}

@@ -251,21 +251,23 @@ func (a *attr) append(b []byte) []byte {
 	return order.AppendUint32(b, 0)
 }
 
-// appendAttrOut encodes a reply to GETATTR (struct fuse_attr_out).
-func appendAttrOut(b []byte, a *attr) []byte {
-	b = order.AppendUint64(b, forever)
-	b = order.AppendUint64(b, 0)
+// appendAttrOut encodes a reply to GETATTR (struct fuse_attr_out), valid for sec and nsec.
+func appendAttrOut(b []byte, a *attr, sec uint64, nsec uint32) []byte {
+	b = order.AppendUint64(b, sec)
+	b = order.AppendUint32(b, nsec)
+	b = order.AppendUint32(b, 0)
 	return a.append(b)
 }
 
 // appendEntry encodes a reply to LOOKUP (struct fuse_entry_out). Node 0 means that the
-// name does not exist, which the kernel may remember.
-func appendEntry(b []byte, node uint64, a *attr) []byte {
+// name does not exist, which the kernel may remember. Both are valid for sec and nsec.
+func appendEntry(b []byte, node uint64, a *attr, sec uint64, nsec uint32) []byte {
 	b = order.AppendUint64(b, node)
 	b = order.AppendUint64(b, 0) // generation: node numbers are never reused
-	b = order.AppendUint64(b, forever)
-	b = order.AppendUint64(b, forever)
-	b = order.AppendUint64(b, 0)
+	b = order.AppendUint64(b, sec)
+	b = order.AppendUint64(b, sec)
+	b = order.AppendUint32(b, nsec)
+	b = order.AppendUint32(b, nsec)
 	return a.append(b)
 }
 
@@ -276,6 +278,7 @@ type dirent struct {
 	next uint64 // the cookie of the following entry
 	mode uint32 // only the file type is used
 	name string
+	attr *attr // nil: fileSystem.attr returns them
 }
 
 // direntLen returns the size of an entry with a name of n bytes (FUSE_DIRENT_SIZE).

@@ -58,6 +58,7 @@ type Cache struct {
 
 	flights *flights
 	index   *index
+	objects *Objects
 
 	clock   atomic.Uint64 // generation
 	touches atomic.Uint64 // since the clock's last tick
@@ -174,6 +175,9 @@ func (c *Cache) open() error {
 		return err
 	}
 	if err := c.readTrees(crashed); err != nil {
+		return err
+	}
+	if c.objects, err = c.openObjects(); err != nil {
 		return err
 	}
 	c.accountOwn()
@@ -377,7 +381,7 @@ func (c *Cache) touch(pg *page, i int) {
 // accountOwn updates the disk usage of the directories and small files.
 func (c *Cache) accountOwn() {
 	n := allocatedAt(c.dir)
-	for _, name := range []string{"format", "lock", "running", "trees", "trash"} {
+	for _, name := range []string{"format", "lock", "running", "trees", "trash", "objects"} {
 		n += allocatedAt(filepath.Join(c.dir, name))
 	}
 	pins := filepath.Join(c.dir, "pins")
@@ -450,6 +454,7 @@ func (c *Cache) Close() error {
 	c.end()
 	c.flights.close()
 	c.pending.Wait()
+	c.objects.close()
 	var err error
 	for _, t := range c.all() {
 		t.saveRecency()

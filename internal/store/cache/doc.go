@@ -30,6 +30,7 @@
 //	DIR/running                 exists while the cache is open, and after a crash
 //	DIR/pins/<tree's digest>    "disk\n" or "ram\n"
 //	DIR/trash/                  files being removed
+//	DIR/objects/                see Objects
 //	DIR/trees/<tree's digest>/
 //	    manifest                content of the manifest's object
 //	    pages                   contents of the index pages, one after another, as far as they are cached
@@ -73,7 +74,7 @@
 //	Tree.imageMu        R: writing chunks, W: punching or replacing files
 //	flights.mu          flights and downloads
 //	image.accounting    disk usage of image files
-//	index.mu, volume.mu, expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
+//	index.mu, volume.mu, Objects.mu (above volume.mu), expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
 //	Recorder.mu, slowest.mu  leaves: nothing is locked under them
 //
 // Only sharing blocks between two trees locks both image files at the same time, and it

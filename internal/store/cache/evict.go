@@ -69,7 +69,13 @@ func (c *Cache) evict(v *volume, n int64, before uint64) bool {
 	for n > 0 {
 		if len(c.victims) == 0 {
 			if fresh {
-				break
+				freed, ok := c.evictObject(before)
+				if !ok {
+					break
+				}
+				any = true
+				n -= freed
+				continue
 			}
 			any = c.removeEmpty() || any
 			c.findVictims()
@@ -77,6 +83,11 @@ func (c *Cache) evict(v *volume, n int64, before uint64) bool {
 			continue
 		}
 		last := c.victims[len(c.victims)-1]
+		if freed, ok := c.evictObject(min(before, last.used)); ok {
+			any = true
+			n -= freed
+			continue
+		}
 		if last.used >= before {
 			break
 		}
@@ -87,6 +98,18 @@ func (c *Cache) evict(v *volume, n int64, before uint64) bool {
 		}
 	}
 	return any
+}
+
+// evictObject removes the least recently used object, if it was last used before a
+// generation.
+func (c *Cache) evictObject(before uint64) (freed int64, ok bool) {
+	if c.objects == nil {
+		return 0, false // the cache is being opened
+	}
+	if used, ok := c.objects.oldest(); !ok || used >= before {
+		return 0, false
+	}
+	return c.objects.evict()
 }
 
 // evictChunk punches a chunk if it is still a valid victim, and returns the number of

@@ -25,6 +25,8 @@ type Status struct {
 	RAMUsed  int64        `json:"ram_used,omitempty"`
 	Evicted  int64        `json:"evicted"` // chunks, since the cache was opened
 	Trees    []TreeStatus `json:"trees"`   // last used first
+	// Objects are those of origins that are not stores.
+	Objects ObjectsStatus `json:"objects"`
 }
 
 // TreeStatus describes the cached part of a tree.
@@ -42,7 +44,7 @@ type TreeStatus struct {
 // Status returns what the cache holds now.
 func (c *Cache) Status() Status {
 	c.accountOwn()
-	s := Status{Dir: c.dir, Quota: c.o.Quota, Floor: c.disk.floor, Evicted: c.evicted.Load(), Trees: []TreeStatus{}}
+	s := Status{Dir: c.dir, Quota: c.o.Quota, Floor: c.disk.floor, Evicted: c.evicted.Load(), Trees: []TreeStatus{}, Objects: c.objects.status()}
 	for _, t := range c.all() {
 		ts := TreeStatus{
 			Digest: t.digest, Used: t.meta.Load(), Pinned: t.pinned().String(), Held: t.held.Load() > 0,

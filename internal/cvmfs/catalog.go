@@ -5,6 +5,7 @@ import (
 	"crypto/md5"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -37,12 +38,14 @@ type Entry struct {
 	Time   time.Time
 	Xattrs map[string][]byte
 	Links  uint64 // entries of a catalog with equal numbers are hard links; 0: no others
+	Nlink  uint32 // number of these entries, or 1
 
 	content  Hash // of a regular file without chunks; zero if it is empty
 	plain    bool // not compressed
 	chunked  bool
 	external bool
 	nested   bool
+	row      int64 // in its catalog
 	catalog  *catalog
 }
 
@@ -57,7 +60,7 @@ type chunk struct {
 
 // catalog is an open catalog.
 type catalog struct {
-	file   string
+	file   string // to be removed with it; "" if it is in the cache
 	db     *sql.DB
 	prefix string // the path of its root
 	fields string
@@ -71,13 +74,30 @@ var (
 
 // openCatalog opens a catalog whose hash has been compared.
 func openCatalog(ctx context.Context, file, prefix string) (*catalog, error) {
+	c, err := newCatalog(ctx, file, "", prefix)
+	if err == nil {
+		c.file = file
+	}
+	return c, err
+}
+
+// newCatalog opens the catalog in a file of the operating system or, if vfs is not empty,
+// of a file system of SQLite.
+func newCatalog(ctx context.Context, file, vfs, prefix string) (*catalog, error) {
 	u := url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(),
 		RawQuery: "mode=ro&immutable=1&_pragma=trusted_schema(0)&_pragma=query_only(1)&_pragma=cell_size_check(1)&_pragma=mmap_size(0)"}
+	if vfs != "" {
+		u.RawQuery += "&_pragma=cache_size(-512)&vfs=" + vfs
+	}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return nil, err
 	}
-	c := &catalog{file: file, db: db, prefix: prefix}
+	if vfs != "" {
+		db.SetMaxOpenConns(4)
+		db.SetMaxIdleConns(2)
+	}
+	c := &catalog{db: db, prefix: prefix}
 	if err := c.look(ctx); err != nil {
 		db.Close()
 		return nil, c.bad("%v", err)
@@ -136,14 +156,14 @@ func (c *catalog) look(ctx context.Context) error {
 		}
 		fields = append(fields, n)
 	}
-	c.fields = strings.Join(fields, ", ")
+	c.fields = strings.Join(append(fields, "rowid"), ", ")
 	return nil
 }
 
 func (c *catalog) close() error {
 	err := c.db.Close()
-	if e := os.Remove(c.file); err == nil {
-		err = e
+	if c.file != "" {
+		err = errors.Join(err, os.Remove(c.file))
 	}
 	return err
 }
@@ -197,11 +217,11 @@ func (c *catalog) scan(rows *sql.Rows, pathOf func(name string) string) ([]*Entr
 	defer rows.Close()
 	var list []*Entry
 	for rows.Next() {
-		var a, b, links, size, mode, mtime, flags, uid, gid int64
+		var a, b, links, size, mode, mtime, flags, uid, gid, row int64
 		var hash, name, symlink, xattr []byte
 		var nsec sql.NullInt64
 		var sizeOrNull sql.NullInt64
-		if err := rows.Scan(&a, &b, &links, &hash, &sizeOrNull, &mode, &mtime, &flags, &name, &symlink, &uid, &gid, &xattr, &nsec); err != nil {
+		if err := rows.Scan(&a, &b, &links, &hash, &sizeOrNull, &mode, &mtime, &flags, &name, &symlink, &uid, &gid, &xattr, &nsec, &row); err != nil {
 			return nil, c.bad("%v", err)
 		}
 		size = sizeOrNull.Int64
@@ -210,7 +230,7 @@ func (c *catalog) scan(rows *sql.Rows, pathOf func(name string) string) ([]*Entr
 		}
 		e := &Entry{
 			Path: pathOf(string(name)), Mode: uint32(mode), UID: uint32(uid), GID: uint32(gid), Size: size, Target: string(symlink), Time: time.Unix(mtime, nsec.Int64),
-			plain: flags>>11&7 == 1, chunked: flags&flagChunked != 0, external: flags&flagExternal != 0, nested: flags&flagNested != 0, catalog: c,
+			plain: flags>>11&7 == 1, chunked: flags&flagChunked != 0, external: flags&flagExternal != 0, nested: flags&flagNested != 0, row: row, catalog: c, Nlink: 1,
 		}
 		wrong := func(format string, args ...any) error { return c.bad("%q: %s", e.Path, fmt.Sprintf(format, args...)) }
 		if x, y := key(e.Path); x != a || y != b {
@@ -223,7 +243,7 @@ func (c *catalog) scan(rows *sql.Rows, pathOf func(name string) string) ([]*Entr
 			return nil, wrong("a value is out of range")
 		}
 		if links>>32 != 0 {
-			e.Links = uint64(links) >> 32
+			e.Links, e.Nlink = uint64(links)>>32, max(1, uint32(links))
 		}
 		if flags&flagBind != 0 {
 			return nil, &Error{Kind: Cannot, Reason: e.Path + " is a bind mount point of another directory of the repository, which is not read here"}

@@ -2,6 +2,7 @@ package cvmfs
 
 import (
 	"context"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,6 +45,9 @@ type Repository struct {
 	temp     string
 	manifest *Manifest
 
+	// The signed documents of the revision.
+	published, whitelist, certificate []byte
+
 	mu       sync.Mutex
 	catalogs map[Hash]*catalog
 }
@@ -65,12 +69,21 @@ func ParseURL(s string) (name, dir string, err error) {
 
 // Open verifies the newest revision of a repository.
 func Open(ctx context.Context, o Options) (*Repository, error) {
-	keys, err := readKeys(o.Keys)
+	r, keys, err := prepare(o)
 	if err != nil {
 		return nil, err
 	}
-	if o.Now.IsZero() {
-		o.Now = time.Now()
+	if err := r.newest(ctx, o, keys); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// prepare returns a repository without a revision, and the master keys.
+func prepare(o Options) (*Repository, []*rsa.PublicKey, error) {
+	keys, err := readKeys(o.Keys)
+	if err != nil {
+		return nil, nil, err
 	}
 	org, _, _ := strings.Cut(o.Name, ".")
 	fill := strings.NewReplacer("@fqrn@", o.Name, "@org@", org)
@@ -79,45 +92,46 @@ func Open(ctx context.Context, o Options) (*Repository, error) {
 		servers = append(servers, fill.Replace(s))
 	}
 	if len(servers) == 0 {
-		return nil, &Error{Kind: Usage, Reason: "there is no server of " + o.Name, HintText: "give --server URL, or a configuration with CVMFS_SERVER_URL (--config DIR)"}
+		return nil, nil, &Error{Kind: Usage, Reason: "there is no server of " + o.Name, HintText: "give --server URL, or a configuration with CVMFS_SERVER_URL (--config DIR)"}
 	}
 	if len(o.Proxies) == 0 {
 		o.Proxies = [][]string{{"DIRECT"}}
 	}
 	f, err := newFetcher(servers, o.Proxies)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	r := &Repository{name: o.Name, f: f, temp: o.Temp, catalogs: map[Hash]*catalog{}}
+	return &Repository{name: o.Name, f: f, temp: o.Temp, catalogs: map[Hash]*catalog{}}, keys, nil
+}
+
+// newest verifies the newest revision of the servers, and makes it the repository's.
+func (r *Repository) newest(ctx context.Context, o Options, keys []*rsa.PublicKey) error {
 	var w *whitelist
-	if _, err := f.small(ctx, ".cvmfswhitelist", documentMost, func(b []byte) (err error) {
-		w, err = parseWhitelist(b, o.Name, keys, o.Now)
+	var err error
+	if r.whitelist, err = r.f.small(ctx, ".cvmfswhitelist", documentMost, func(b []byte) (err error) {
+		w, err = parseWhitelist(b, o.Name, keys, o.now())
 		return err
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := f.small(ctx, ".cvmfspublished", documentMost, func(b []byte) error { return r.verify(ctx, b, w) }); err != nil {
-		return nil, err
+	if r.published, err = r.f.small(ctx, ".cvmfspublished", documentMost, func(b []byte) error { return r.verify(ctx, b, w) }); err != nil {
+		return err
 	}
-	if err := r.checkSeen(ctx, o); err != nil {
-		return nil, err
+	return r.checkSeen(ctx, o)
+}
+
+func (o *Options) now() time.Time {
+	if o.Now.IsZero() {
+		return time.Now()
 	}
-	return r, nil
+	return o.Now
 }
 
 // verify verifies a manifest, and makes it the repository's.
 func (r *Repository) verify(ctx context.Context, b []byte, w *whitelist) error {
-	const hint = "check that the server is the repository's"
-	l, err := openLetter(b)
+	l, m, err := r.read(b)
 	if err != nil {
-		return distrust(hint, "the manifest of %s: %v", r.name, err)
-	}
-	m, err := parseManifest(l)
-	if err != nil {
-		return distrust(hint, "the manifest of %s: %v", r.name, err)
-	}
-	if m.Name != r.name {
-		return distrust(hint, "the manifest is of another repository: %q instead of %s", m.Name, r.name)
+		return err
 	}
 	file, err := os.CreateTemp(r.temp, "certificate-")
 	if err != nil {
@@ -136,8 +150,25 @@ func (r *Repository) verify(ctx context.Context, b []byte, w *whitelist) error {
 	if err := checkManifest(l, w, certificate, r.name); err != nil {
 		return err
 	}
-	r.manifest = m
+	r.manifest, r.certificate = m, certificate
 	return nil
+}
+
+// read parses a manifest whose signature is not verified yet.
+func (r *Repository) read(b []byte) (*letter, *Manifest, error) {
+	const hint = "check that the server is the repository's"
+	l, err := openLetter(b)
+	if err != nil {
+		return nil, nil, distrust(hint, "the manifest of %s: %v", r.name, err)
+	}
+	m, err := parseManifest(l)
+	if err != nil {
+		return nil, nil, distrust(hint, "the manifest of %s: %v", r.name, err)
+	}
+	if m.Name != r.name {
+		return nil, nil, distrust(hint, "the manifest is of another repository: %q instead of %s", m.Name, r.name)
+	}
+	return l, m, nil
 }
 
 // checkSeen compares the revision with the newest that was seen, and keeps it.

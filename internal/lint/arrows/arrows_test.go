@@ -340,7 +340,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/klauspost/compress"},
 	},
 	"cvmfs": {
-		imports: []string{"kit/exit", "kit/lock"},
+		imports: []string{"kit/beneath", "kit/exit", "kit/lock", "lazyfs/fuse", "store/cache"},
 		modules: []string{"golang.org/x/crypto", "golang.org/x/sync", "golang.org/x/sys", "modernc.org/sqlite"},
 	},
 	"record": {

@@ -91,6 +91,7 @@ type Identity struct {
 	cert   []byte // PEM
 	der    []byte
 	Public string // a file with the master key
+	TTL    int    // of manifests, in seconds
 }
 
 var keys = sync.OnceValue(func() [3]*rsa.PrivateKey {
@@ -113,7 +114,7 @@ func NewIdentity(t testing.TB, master, signer int) *Identity {
 
 // NewIdentityIn is NewIdentity with a directory for the file with the master key.
 func NewIdentityIn(dir string, master, signer int) (*Identity, error) {
-	id := &Identity{Master: keys()[master], signer: keys()[signer]}
+	id := &Identity{Master: keys()[master], signer: keys()[signer], TTL: 240}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: Name}, NotAfter: time.Now().Add(time.Hour)}
 	var err error
 	if id.der, err = x509.CreateCertificate(rand.Reader, template, template, &id.signer.PublicKey, id.signer); err != nil {
@@ -214,7 +215,7 @@ func (p *Published) Lie() *Published {
 // Manifest returns a signed manifest.
 func (id *Identity) Manifest(a Algorithm, root string, size int, certificate, history string, revision int) []byte {
 	empty := md5.Sum(nil)
-	text := fmt.Sprintf("C%s\nB%d\nR%x\nD240\nS%d\nGno\nAno\nN%s\nX%s\nH%s\nT%d\n", root, size, empty, revision, Name, certificate, history, time.Now().Unix())
+	text := fmt.Sprintf("C%s\nB%d\nR%x\nD%d\nS%d\nGno\nAno\nN%s\nX%s\nH%s\nT%d\n", root, size, empty, id.TTL, revision, Name, certificate, history, time.Now().Unix())
 	hash := a.text(a.sum([]byte(text)))
 	sum := sha1.Sum([]byte(hash))
 	signature, err := rsa.SignPKCS1v15(nil, id.signer, crypto.SHA1, sum[:])

@@ -60,6 +60,9 @@ func (a *app) cacheStatus() *cobra.Command {
 			if s.RAMDir != "" {
 				fmt.Fprintf(a.stdout, "%s: %s used in memory\n", s.RAMDir, units.Size(s.RAMUsed))
 			}
+			if s.Objects.Count > 0 {
+				fmt.Fprintf(a.stdout, "%d objects of CVMFS repositories: %s\n", s.Objects.Count, units.Size(s.Objects.Used))
+			}
 			if len(s.Trees) == 0 {
 				return nil
 			}
@@ -125,7 +128,8 @@ func (a *app) cacheChange(verb, short, long, past string, do func(*node.Client, 
 
 func (a *app) cacheDrop() *cobra.Command {
 	cmd, _ := a.cacheChange("drop", "Remove a tree from the cache", `Remove a tree from the cache. A mounted tree continues to work: reads fetch its content
-again.`, "dropped", (*node.Client).Drop)
+again. With --all, the cached objects of CVMFS repositories are removed too, but those in
+use.`, "dropped", (*node.Client).Drop)
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,23 +15,37 @@ func (a *app) mountCommand() *cobra.Command {
 	var (
 		wish       node.MountRequest
 		from       treeFlags
+		repository cvmfsFlags
 		stores     []string
 		backend    = lazyfs.Auto
 		background memoryFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "mount [--origin URL]... REF DIR",
-		Short: "Mount a tree of a store",
+		Short: "Mount a tree of a store, or a repository of CVMFS",
 		Long: `Mount a tree, and return when it is usable; reads fetch its content, and verify it.
-REF is NAME[:TAG] or NAME@DIGEST, DIR an empty directory, whose last part is made if it
+REF is NAME[:TAG], NAME@DIGEST or cvmfs://REPOSITORY[/PATH], DIR an empty directory, whose last part is made if it
 is missing. The node, which serves the mount, is started if it is not running.
 
-  premix mount --origin https://example.org/store refs/bacteria:2026 /mnt/refs`,
+A repository of CVMFS, or a directory of one, is mounted by its URL. Its servers are not
+trusted: a master key verifies everything, as in premix store import. The mount follows
+new revisions. Servers, proxies, master keys and values of variables in symlinks are those
+of the client's configuration (--config), or of the flags.
+
+  premix mount --origin https://example.org/store refs/bacteria:2026 /mnt/refs
+  premix mount cvmfs://data.galaxyproject.org/byhand /mnt/byhand`,
 		Args: arguments("REF", "DIR"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, done := storeContext()
 			defer done()
 			r := from.request(args[0])
+			if strings.HasPrefix(args[0], "cvmfs:") {
+				if err := repository.of(args[0], &r); err != nil {
+					return err
+				}
+			} else if err := repository.refuse(cmd); err != nil {
+				return err
+			}
 			r.Origins = append(r.Origins, stores...)
 			r.Profile, r.Record, r.Eager, r.AllowRollback = wish.Profile, wish.Record, wish.Eager, wish.AllowRollback
 			r.Background, r.Backend = int64(background), backend
@@ -38,7 +53,11 @@ is missing. The node, which serves the mount, is started if it is not running.
 			if err != nil {
 				return err
 			}
-			a.detail("tree %s, mounted by %s", m.Tree, m.Backend)
+			if r.CVMFS != nil {
+				a.detail("revision %d, mounted by %s", m.Revision, m.Backend)
+			} else {
+				a.detail("tree %s, mounted by %s", m.Tree, m.Backend)
+			}
 			if m.Reason != "" {
 				a.detail("not by a faster file system: %s", m.Reason)
 			}
@@ -53,12 +72,13 @@ is missing. The node, which serves the mount, is started if it is not running.
 	}
 	f := cmd.Flags()
 	from.register(cmd)
+	repository.mounted(cmd)
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
 	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
 	f.Var(&background, "background", "fetch all of the tree at this rate in bytes a second, as in 20M")
 	f.Var(&backend, "backend", "file system that the kernel uses: auto, erofs or fuse")
-	f.BoolVar(&wish.AllowRollback, "allow-rollback", false, "accept a tag that is older than a known one")
+	f.BoolVar(&wish.AllowRollback, "allow-rollback", false, "accept a tag, or a revision of a repository, that is older than a known one")
 	return cmd
 }

@@ -220,7 +220,11 @@ func statusText(s *node.Status) string {
 		line := func(name, format string, args ...any) {
 			fmt.Fprintf(w, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 		}
-		line("tree", "%s", m.Tree)
+		if m.Tree.IsZero() {
+			line("revision", "%d", m.Revision)
+		} else {
+			line("tree", "%s", m.Tree)
+		}
 		if m.Error != "" {
 			line("state", "%s: %s", m.State, m.Error)
 		} else {
@@ -231,9 +235,11 @@ func statusText(s *node.Status) string {
 		} else {
 			line("backend", "%s", m.Backend)
 		}
-		line("here", "%s of %s, %s fetched", units.Size(m.Present), units.Size(m.Total), units.Size(m.Fetched))
-		line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
-		line("profile", "%s", m.Profile)
+		if !m.Tree.IsZero() {
+			line("here", "%s of %s, %s fetched", units.Size(m.Present), units.Size(m.Total), units.Size(m.Fetched))
+			line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
+			line("profile", "%s", m.Profile)
+		}
 		if m.Record != "" {
 			line("records", "%s", m.Record)
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -11,7 +10,6 @@ import (
 	"premix/internal/cvmfs"
 	"premix/internal/kit/units"
 	"premix/internal/store"
-	"premix/internal/store/trust"
 )
 
 // importedRow is the output of import.
@@ -65,7 +63,7 @@ of the flags. Variables in symlinks get their values from the environment.`,
 				return err
 			}
 			defer w.Close()
-			opt, err := f.options(name)
+			opt, _, err := f.options(name)
 			if err != nil {
 				return err
 			}
@@ -108,48 +106,6 @@ of the flags. Variables in symlinks get their values from the environment.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision than one seen before")
 	return cmd
-}
-
-// cvmfsFlags locate a repository.
-type cvmfsFlags struct {
-	config   string
-	servers  []string
-	proxy    string
-	keys     []string
-	rollback bool
-}
-
-func (f *cvmfsFlags) register(cmd *cobra.Command) {
-	fl := cmd.Flags()
-	fl.StringVar(&f.config, "config", "/etc/cvmfs", "directory `DIR` of the client's configuration")
-	fl.StringArrayVar(&f.servers, "server", nil, "`URL` of a server, with @fqrn@ for the repository; several are tried in order")
-	fl.StringVar(&f.proxy, "http-proxy", "", "list of `PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
-	fl.StringArrayVar(&f.keys, "master-key", nil, "`FILE` with a master key, or a directory of such files; may be repeated")
-	fl.BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision than one seen before")
-}
-
-// options returns the options for a repository. Flags replace the configuration.
-func (f *cvmfsFlags) options(name string) (cvmfs.Options, error) {
-	o := cvmfs.Options{Name: name, Servers: f.servers, Keys: f.keys, AllowRollback: f.rollback}
-	seen, err := trust.Dir(store.Home())
-	if err != nil {
-		return o, err
-	}
-	o.Seen = filepath.Join(seen, "cvmfs")
-	c, err := cvmfs.ReadConfig(f.config, name)
-	if err != nil {
-		return o, err
-	}
-	if len(o.Servers) == 0 {
-		o.Servers = c.Servers
-	}
-	if len(o.Keys) == 0 {
-		o.Keys = c.Keys
-	}
-	o.Proxies = c.Proxies
-	if f.proxy != "" {
-		o.Proxies, err = cvmfs.ParseProxies(f.proxy)
-	}
-	return o, err
 }

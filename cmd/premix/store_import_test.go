@@ -3,8 +3,10 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -15,6 +17,9 @@ import (
 //
 //	cvmfs publish REVISION   serve a revision at $CVMFS, with the master key in $CVMFS_KEY
 //	cvmfs lie                serve wrong objects, below the same signatures
+//	cvmfs expire             serve an expired whitelist; publish ends that
+//
+// $CVMFS_OTHER_KEY is a master key that signs nothing.
 func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 	type repository struct {
 		id     *cvmfsrepo.Identity
@@ -42,6 +47,11 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 			ts.Defer(web.Close)
 			ts.Setenv("CVMFS", web.URL+"/cvmfs/@fqrn@")
 			ts.Setenv("CVMFS_KEY", r.id.Public)
+			other := ts.MkAbs("other")
+			ts.Check(os.Mkdir(other, 0o755))
+			stranger, err := cvmfsrepo.NewIdentityIn(other, 1, 2)
+			ts.Check(err)
+			ts.Setenv("CVMFS_OTHER_KEY", stranger.Public)
 			mu.Lock()
 			all[ts] = r
 			mu.Unlock()
@@ -57,10 +67,20 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 				ts.Check(err)
 				r.states[args[1]] = r.now
 			}
+			expire(r.now, r.id, 48*time.Hour)
 		case !neg && len(args) == 1 && args[0] == "lie":
 			r.now = r.now.Lie()
+		case !neg && len(args) == 1 && args[0] == "expire":
+			expire(r.now, r.id, -time.Minute)
 		default:
-			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie")
+			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie | cvmfs expire")
 		}
 	}
+}
+
+// expire gives a repository a whitelist that expires after a time.
+func expire(p *cvmfsrepo.Published, id *cvmfsrepo.Identity, after time.Duration) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Files[".cvmfswhitelist"] = id.Whitelist(cvmfsrepo.SHA1, cvmfsrepo.Name, time.Now().Add(after))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -90,6 +91,9 @@ func (c *Config) read(file string) error {
 	}
 	return nil
 }
+
+// Variables returns all assignments, as values for variables in symbolic links.
+func (c *Config) Variables() map[string]string { return maps.Clone(c.vars) }
 
 // value removes quotes and a comment, and replaces variables.
 func (c *Config) value(s string) string {

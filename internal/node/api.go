@@ -102,9 +102,11 @@ type MountRequest struct {
 	Dir string `json:"dir"`
 	// Within is a directory below which the node chooses Dir by the tree's digest; ""
 	// means the node's own directory. See [Attach].
-	Within  string   `json:"within,omitempty"`
-	Origins []string `json:"origins,omitempty"` // in order of preference; none: the configured ones
-	Proxies []string `json:"proxies,omitempty"`
+	Within string `json:"within,omitempty"`
+	// CVMFS is the repository to be mounted instead of a tree, or nil. Ref is its URL then.
+	CVMFS   *Repository `json:"cvmfs,omitempty"`
+	Origins []string    `json:"origins,omitempty"` // in order of preference; none: the configured ones
+	Proxies []string    `json:"proxies,omitempty"`
 	// Files, which are read again whenever the tree is mounted again.
 	KeyFile     string `json:"key_file,omitempty"`
 	Credentials string `json:"credentials,omitempty"` // see origin.ReadCredentials
@@ -149,13 +151,17 @@ type StopRequest struct {
 type Mounted struct {
 	ID      string         `json:"id"`
 	Ref     string         `json:"ref"`
-	Tree    object.Digest  `json:"tree"`
+	Tree    object.Digest  `json:"tree,omitzero"` // absent for a repository
 	Dir     string         `json:"dir"`
 	State   string         `json:"state"`            // "mounted", or "failed": it should be mounted
 	Backend lazyfs.Backend `json:"backend"`          // the one in use
 	Reason  string         `json:"reason,omitempty"` // why it is not a better one
 	Note    string         `json:"note,omitempty"`   // a note for the user
 	Error   string         `json:"error,omitempty"`  // why it is "failed"
+
+	// Revision is the revision that is shown, for a repository of CVMFS. Such a mount has
+	// none of the figures below, and no profile.
+	Revision uint64 `json:"revision,omitempty"`
 
 	// Fetched is the number of bytes received from the origins of this mount since the
 	// worker began.

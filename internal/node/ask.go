@@ -55,12 +55,17 @@ func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 			}
 		}
 	}
+	if r.CVMFS != nil {
+		if r.CVMFS, err = r.CVMFS.absolute(); err != nil {
+			return nil, err
+		}
+	}
 	r.Namespace = mountNamespace()
 	c, err := ReadConfig()
 	if err != nil {
 		return nil, err
 	}
-	if len(r.Origins)+len(c.Origins) == 0 {
+	if r.CVMFS == nil && len(r.Origins)+len(c.Origins) == 0 {
 		return nil, usage("give --origin URL or --store DIR, or set origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
 	}
 	client, _, err := Start(ctx, c)

@@ -26,6 +26,9 @@ func (d *daemon) cacheStatus() CacheStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range d.mounts {
+		if m.entry.CVMFS != nil {
+			continue
+		}
 		t := m.entry.Tree.String()
 		s.Refs[t] = append(s.Refs[t], m.entry.Ref)
 	}
@@ -76,7 +79,11 @@ func (d *daemon) each(r TreeRequest, do func(object.Digest) error) (*CacheChange
 }
 
 func (d *daemon) drop(_ context.Context, r TreeRequest) (*CacheChange, error) {
-	return d.each(r, d.cache.Drop)
+	done, err := d.each(r, d.cache.Drop)
+	if r.All {
+		d.cache.DropObjects()
+	}
+	return done, err
 }
 
 func (d *daemon) pin(ctx context.Context, r TreeRequest) (*CacheChange, error) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/cvmfs"
 	"premix/internal/kit/mountinfo"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
@@ -81,7 +82,7 @@ type mount struct {
 	recorded *recording // nil without --record
 }
 
-// base is one image, mounted below the node's directory.
+// base is one image or repository, mounted below the node's directory.
 type base struct {
 	name   string
 	digest object.Digest
@@ -90,9 +91,18 @@ type base struct {
 
 	work  sync.Mutex // held while it is made or removed
 	m     *lazyfs.Mount
-	img   *image
-	users int // under daemon.mu
+	img   *image      // nil for a repository
+	live  *cvmfs.Live // nil for a tree
+	users int         // under daemon.mu
 	gone  bool
+}
+
+// close closes the image or the repository, after the last read.
+func (b *base) close() error {
+	if b.live != nil {
+		return b.live.Close()
+	}
+	return b.img.Close()
 }
 
 func newDaemon(t *supervisorConn, deaths int, version string) *daemon {
@@ -139,9 +149,15 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 // mountWith is mount for a reference that was already resolved: bootstrap came with its
 // record, and may be nil.
 func (d *daemon) mountWith(ctx context.Context, r MountRequest, bootstrap *trust.Bootstrap) (*mount, error) {
-	ref, err := tree.ParseRef(r.Ref)
+	var ref tree.Ref
+	var err error
+	if r.CVMFS != nil {
+		err = r.checkRepository()
+	} else if ref, err = tree.ParseRef(r.Ref); err != nil {
+		err = usage("write it as in refs/bacteria:2026", "%v", err)
+	}
 	if err != nil {
-		return nil, usage("write it as in refs/bacteria:2026", "%v", err)
+		return nil, err
 	}
 	if here := mountNamespace(); r.Namespace != "" && here != "" && r.Namespace != here {
 		return nil, usage("run premix node stop, and mount again from here; or use a separate PREMIX_HOME in each namespace", "the node runs in another mount namespace: its mounts would not be visible here")
@@ -222,6 +238,9 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, bootstrap *t
 	if at := mountinfo.Top(list, m.entry.Dir); at != nil {
 		return usage("give an empty directory, or umount "+m.entry.Dir+" first", "%s is a mount point already (%s)", m.entry.Dir, at.Type)
 	}
+	if m.entry.CVMFS != nil {
+		return d.makeRepository(ctx, m, false)
+	}
 	src, err := d.source(m.entry.MountRequest)
 	if err != nil {
 		return err
@@ -253,7 +272,7 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	d.mu.Unlock()
 	// The profile is fetched while the kernel mounts.
 	d.background(m, l)
-	b, err := d.acquire(ctx, m, t, l != nil)
+	b, err := d.acquire(m, t.Size(), func(b *base) error { return d.makeBase(ctx, b, m, t, l != nil) })
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -261,10 +280,22 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	if err == nil && src != nil {
 		err = src.kept(ctx) // before the tree becomes visible
 	}
-	if err == nil {
-		err = d.bind(m, b)
-	}
 	if err != nil {
+		d.release(b)
+		return err
+	}
+	if err := d.finish(m, b); err != nil {
+		return err
+	}
+	if l != nil {
+		go readFar(m, b, l)
+	}
+	return nil
+}
+
+// finish makes a base visible at the mount's directory. The caller holds m.work.
+func (d *daemon) finish(m *mount, b *base) error {
+	if err := d.bind(m, b); err != nil {
 		d.release(b)
 		return err
 	}
@@ -280,9 +311,6 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	default:
 		close(m.shown)
 	}
-	if l != nil {
-		go readFar(m, b, l)
-	}
 	d.log.Info("mounted", "ref", m.entry.Ref, "tree", m.entry.Tree.Short(), "dir", m.entry.Dir, "backend", b.m.Backend())
 	return nil
 }
@@ -292,12 +320,12 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 func inPlace() bool { return os.Geteuid() != 0 }
 
 // acquire returns the base for a mount, and makes one if there is none. The mount is in
-// the journal before the first system call. profiled reports that a profile is being
-// looked up.
-func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled bool) (*base, error) {
+// the journal before the first system call. size is the size of its image, and build
+// mounts a base that is not mounted yet.
+func (d *daemon) acquire(m *mount, size int64, build func(*base) error) (*base, error) {
 	d.mu.Lock()
 	var b *base
-	if m.entry.Record == "" && !inPlace() {
+	if m.entry.shares() {
 		for _, other := range d.bases {
 			if other.shared && other.digest == m.entry.Tree && other.wish == m.entry.Backend {
 				b = other
@@ -308,13 +336,13 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled 
 		d.lastBase++
 		b = &base{
 			name: fmt.Sprintf("%s-%d-%d", m.entry.Tree.Short(), os.Getpid(), d.lastBase), digest: m.entry.Tree, wish: m.entry.Backend,
-			shared: m.entry.Record == "" && !inPlace(),
+			shared: m.entry.shares(),
 		}
 		d.bases[b.name] = b
 	}
 	b.users++
 	m.entry.Base = b.name
-	m.entry.Size = t.Size()
+	m.entry.Size = size
 	step := stepStarted
 	if m.state == stateFailed {
 		step = stepAgain
@@ -323,7 +351,7 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled 
 
 	err := d.step(m, step)
 	if err == nil {
-		err = d.makeBase(ctx, b, m, t, profiled)
+		err = b.make(build)
 	}
 	if err != nil {
 		d.release(b)
@@ -332,8 +360,8 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled 
 	return b, nil
 }
 
-// makeBase makes a base unless it exists.
-func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree, profiled bool) error {
+// make makes a base unless it exists.
+func (b *base) make(build func(*base) error) error {
 	b.work.Lock()
 	defer b.work.Unlock()
 	if b.m != nil {
@@ -342,6 +370,12 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	if b.gone {
 		return &Error{Kind: KindInternal, Message: "the tree is being unmounted", HintText: "try again"}
 	}
+	return build(b)
+}
+
+// makeBase mounts the image of a base. profiled reports that a profile is being looked
+// up.
+func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree, profiled bool) error {
 	img, err := d.openImage(ctx, t, m.entry)
 	if err != nil {
 		return explain(err)
@@ -445,7 +479,7 @@ func (d *daemon) release(b *base) {
 			d.log.Warn("a connection to the kernel ended", "base", b.name, "error", err)
 		}
 		d.supervisorConn.drop(b.name)
-		if err := b.img.Close(); err != nil {
+		if err := b.close(); err != nil {
 			d.log.Warn("close a tree", "base", b.name, "error", err)
 		}
 	}()
@@ -629,11 +663,7 @@ func (d *daemon) retry() {
 func (d *daemon) again(m *mount) {
 	ctx, cancel := context.WithTimeout(m.ctx, time.Minute)
 	defer cancel()
-	src, err := d.source(m.entry.MountRequest)
-	if err == nil {
-		err = d.make(ctx, m, src)
-	}
-	if err != nil {
+	if err := d.makeAgain(ctx, m); err != nil {
 		d.mu.Lock()
 		if m.err == nil {
 			d.log.Error("mount again", "ref", m.entry.Ref, "dir", m.entry.Dir, "error", err)
@@ -641,6 +671,17 @@ func (d *daemon) again(m *mount) {
 		m.err = err
 		d.mu.Unlock()
 	}
+}
+
+func (d *daemon) makeAgain(ctx context.Context, m *mount) error {
+	if m.entry.CVMFS != nil {
+		return d.makeRepository(ctx, m, true)
+	}
+	src, err := d.source(m.entry.MountRequest)
+	if err != nil {
+		return err
+	}
+	return d.make(ctx, m, src)
 }
 
 // mountNamespace returns this process's mount namespace, "" if it is unknown.

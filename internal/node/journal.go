@@ -24,7 +24,7 @@ const (
 // entry is a mount in the journal.
 type entry struct {
 	MountRequest
-	Tree   object.Digest  `json:"tree"`
+	Tree   object.Digest  `json:"tree,omitzero"`
 	Base   string         `json:"base"`   // name of its base
 	InUse  lazyfs.Backend `json:"in_use"` // backend of the base
 	Size   int64          `json:"size"`   // of the image, bytes
@@ -33,6 +33,9 @@ type entry struct {
 	Step   string         `json:"step"`
 	Since  time.Time      `json:"since"`
 }
+
+// shares reports whether the mount uses the base of other mounts of its tree.
+func (e *entry) shares() bool { return e.Record == "" && e.CVMFS == nil && !inPlace() }
 
 // journal is the content of state.json.
 type journal struct {

@@ -90,7 +90,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			origins[o.URL] = sum
 		}
 		// The figures belong to the tree, not to the mount.
-		if trees[m.Tree.String()] {
+		if m.Tree.IsZero() || trees[m.Tree.String()] {
 			continue
 		}
 		trees[m.Tree.String()] = true

@@ -127,32 +127,17 @@ func (d *daemon) lives(e entry, table []mountinfo.Mount, held bool) bool {
 // revive takes over a base and its mounts.
 func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.Mount) error {
 	e := entries[0]
-	b := &base{name: name, digest: e.Tree, wish: e.Backend, shared: e.Record == "" && !inPlace()}
-	src, err := d.source(e.MountRequest)
-	if err != nil {
-		d.log.Error("origins of a mount", "ref", e.Ref, "error", err)
-	}
-	b.img = d.reopenImage(e, src)
-	if e.InUse == lazyfs.File {
-		if err := b.img.holdAgain(); err != nil {
-			return errors.Join(err, b.img.Close())
-		}
-	}
+	b := &base{name: name, digest: e.Tree, wish: e.Backend, shared: e.shares()}
+	var src *source
 	var r *recording
-	if t := b.img.opened(); e.Record != "" && t != nil {
-		if r, err = newRecording(e.Record, t, true); err != nil {
-			d.log.Error("continue a recording", "file", e.Record, "error", err)
-		}
+	var err error
+	if e.CVMFS != nil {
+		err = d.reviveRepository(b, e, k)
+	} else {
+		src, r, err = d.reviveTree(b, e, k)
 	}
-	o := d.options(b, e)
-	o.BDI = e.BDI
-	if !inPlace() && e.InUse != lazyfs.File {
-		if err := b.img.keepShown(o.Dir); err != nil {
-			return errors.Join(err, b.img.Close())
-		}
-	}
-	if b.m, err = lazyfs.Resume(b.img, e.InUse, e.Reason, k.fd, k.state, o); err != nil {
-		return errors.Join(err, b.img.Close())
+	if err != nil {
+		return err
 	}
 	if k.fd != nil {
 		d.supervisorConn.hold(name, k.fd, k.state)
@@ -179,6 +164,35 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 		d.release(b)
 	}
 	return nil
+}
+
+// reviveTree takes over the base of a tree. src is nil if its origins cannot be opened.
+func (d *daemon) reviveTree(b *base, e entry, k kept) (src *source, r *recording, err error) {
+	if src, err = d.source(e.MountRequest); err != nil {
+		d.log.Error("origins of a mount", "ref", e.Ref, "error", err)
+	}
+	b.img = d.reopenImage(e, src)
+	if e.InUse == lazyfs.File {
+		if err := b.img.holdAgain(); err != nil {
+			return nil, nil, errors.Join(err, b.img.Close())
+		}
+	}
+	if t := b.img.opened(); e.Record != "" && t != nil {
+		if r, err = newRecording(e.Record, t, true); err != nil {
+			d.log.Error("continue a recording", "file", e.Record, "error", err)
+		}
+	}
+	o := d.options(b, e)
+	o.BDI = e.BDI
+	if !inPlace() && e.InUse != lazyfs.File {
+		if err := b.img.keepShown(o.Dir); err != nil {
+			return nil, nil, errors.Join(err, b.img.Close())
+		}
+	}
+	if b.m, err = lazyfs.Resume(b.img, e.InUse, e.Reason, k.fd, k.state, o); err != nil {
+		return nil, nil, errors.Join(err, b.img.Close())
+	}
+	return src, r, nil
 }
 
 // readmit registers a mount of the journal.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"premix/internal/cvmfs"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
 	"premix/internal/store/object"
@@ -253,7 +254,10 @@ func kindOf(err error) Kind {
 		}
 		return false
 	}
+	var repository *cvmfs.Error
 	switch {
+	case errors.As(err, &repository):
+		return map[cvmfs.Kind]Kind{cvmfs.Origin: KindOrigin, cvmfs.Trust: KindTrust, cvmfs.Cannot: KindUnavailable, cvmfs.Missing: KindUsage, cvmfs.Usage: KindUsage}[repository.Kind]
 	case is(new(*trust.NoTagError)):
 		return KindNoTree
 	case is(new(*trust.ChangedError), new(*trust.UntrustedError), new(*trust.RollbackError), new(*UnsoundError)):

@@ -48,11 +48,8 @@ func (d *daemon) describe(m *mount) Mounted {
 	last, src, b := m.cause, m.src, m.base
 	d.mu.Unlock()
 	if b != nil {
-		if err := b.img.lastError(); err != nil {
+		if err := out.describeBase(b); err != nil {
 			last = err
-		}
-		if t := b.img.opened(); t != nil {
-			out.figures(t.Stats())
 		}
 	}
 	if last != nil {
@@ -63,6 +60,17 @@ func (d *daemon) describe(m *mount) Mounted {
 		out.Fetched += o.Bytes
 	}
 	return out
+}
+
+// describeBase adds the state of a base, and returns the error of its last failed read.
+func (m *Mounted) describeBase(b *base) error {
+	if b.live != nil {
+		return m.describeLive(b.live)
+	}
+	if t := b.img.opened(); t != nil {
+		m.figures(t.Stats())
+	}
+	return b.img.lastError()
 }
 
 func (m *Mounted) figures(s cache.Stats) {

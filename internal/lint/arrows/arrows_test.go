@@ -191,7 +191,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/problem", "lazyfs", "lazyfs/libraries", "store/cache", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
+		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/problem", "cvmfs", "lazyfs", "lazyfs/libraries", "store/cache", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {

@@ -76,7 +76,7 @@ func (c *store) Collect(ctx context.Context, now time.Time, to watch.Sink) error
 			sum.Requests, sum.Bytes, sum.Errors, sum.P99 = sum.Requests+o.Requests, sum.Bytes+o.Bytes, sum.Errors+o.Errors, max(sum.P99, o.P99)
 			origins[o.URL] = sum
 		}
-		if seen[m.Tree.String()] {
+		if m.Tree.IsZero() || seen[m.Tree.String()] {
 			continue // the figures belong to the tree, not to one of its mounts
 		}
 		seen[m.Tree.String()] = true

@@ -814,12 +814,11 @@ func TestUmountBusy(t *testing.T) {
 	}
 }
 
-// An ordinary user mounts through fusermount3, in a node of his own: the same
-// faults, the same recovery.
-func TestOrdinaryUserMounts(t *testing.T) {
-	if !apart(t) {
-		return
-	}
+const nobody = 65534
+
+// ordinary lets an ordinary user run premix, and own all files.
+func (f *farm) ordinary(t *testing.T) {
+	t.Helper()
 	helper, err := exec.LookPath("fusermount3")
 	if err != nil {
 		t.Skip("fusermount3 is missing: install the package fuse3")
@@ -827,8 +826,6 @@ func TestOrdinaryUserMounts(t *testing.T) {
 	if st, err := os.Stat(helper); err != nil || st.Mode()&fs.ModeSetuid == 0 {
 		t.Skip("fusermount3 is not set-user-ID")
 	}
-	const nobody = 65534
-	f := newFarm(t, patient)
 	// Distributions let everybody open it, containers often do not.
 	device := f.path("fuse")
 	if err := errors.Join(unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), os.Chmod(device, 0o666), unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, "")); err != nil {
@@ -846,27 +843,39 @@ func TestOrdinaryUserMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.user = nobody
-	f.mount(t)
-	// Only the user sees into the mount: what is compared is what he reads.
-	same := func() {
-		t.Helper()
-		cmd := exec.Command("diff", "-r", f.path("src"), f.path("mnt"))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s\n%s", err, out, f.log())
-		}
+}
+
+// sameAsOrdinary compares src and mnt as the ordinary user, who alone sees into the
+// mount.
+func (f *farm) sameAsOrdinary(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command("diff", "-r", f.path("src"), f.path("mnt"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, f.log())
 	}
-	same()
+}
+
+// An ordinary user mounts through fusermount3, in a node of his own: the same
+// faults, the same recovery.
+func TestOrdinaryUserMounts(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.ordinary(t)
+	f.mount(t)
+	f.sameAsOrdinary(t)
 	s := f.status(t)
 	if m := s.Mounts[0]; m.Backend != "fuse" || !strings.Contains(m.Reason, "only root") {
 		t.Errorf("backend %s: %s", m.Backend, m.Reason)
 	}
 	kill(t, s.Worker)
-	same()
+	f.sameAsOrdinary(t)
 	s = f.status(t)
 	kill(t, s.Supervisor, s.Worker)
 	f.ok(t, "node", "start")
-	same()
+	f.sameAsOrdinary(t)
 	hold := exec.Command("sleep", "60")
 	hold.Dir = f.path("mnt")
 	hold.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

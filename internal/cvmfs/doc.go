@@ -1,5 +1,6 @@
 // Package cvmfs reads repositories of the CernVM File System (CVMFS) over HTTP. It only
-// reads, it is not a file system, and it trusts no server.
+// reads, and it trusts no server. A [Repository] is one revision, of which a directory is
+// copied; a [Live] is a file system for internal/lazyfs/fuse that follows new revisions.
 //
 // Words used here:
 //
@@ -33,7 +34,8 @@
 // # Limits
 //
 // A manifest or whitelist has 1 MiB, a certificate 1 MiB, a catalog 16 GiB
-// uncompressed. Catalogs lie in temporary files while they are open.
+// uncompressed. Catalogs of a Repository lie in temporary files while they are open,
+// those of a Live in the cache.
 //
 // Not read: bind mount points, whitelists signed with PKCS #7, catalogs of schemas before 2.0, external
 // files (whose content is not in the repository), compression other than zlib, history

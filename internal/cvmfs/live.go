@@ -5,6 +5,7 @@ import (
 	"crypto/rsa"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,7 +114,11 @@ func (l *Live) first(ctx context.Context, wait *time.Duration) error {
 	err := l.r.newest(ctx, l.o.Options, l.keys)
 	var known *Error
 	if errors.As(err, &known) && known.Kind == Origin {
-		if e := l.r.remembered(ctx, l.o.Options, l.keys); e != nil {
+		e := l.r.remembered(ctx, l.o.Options, l.keys)
+		if errors.Is(e, fs.ErrNotExist) {
+			return err
+		}
+		if e != nil {
 			return &Error{Kind: Origin, Reason: fmt.Sprintf("%v; and the newest revision seen cannot be shown: %v", err, e), HintText: known.HintText, Err: err}
 		}
 		if err := l.show(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -36,7 +37,7 @@ func (r *Repository) remember(o Options) error {
 // repository's. The whitelist must not have expired.
 func (r *Repository) remembered(ctx context.Context, o Options, keys []*rsa.PublicKey) error {
 	if o.Seen == "" {
-		return errors.New("no revision is kept")
+		return fmt.Errorf("no revision is kept: %w", fs.ErrNotExist)
 	}
 	var b [3][]byte
 	for i, suffix := range []string{savedManifest, savedWhitelist, savedCertificate} {

@@ -133,11 +133,11 @@ func (r *Repository) verify(ctx context.Context, b []byte, w *whitelist) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(r.temp, "certificate-")
+	fd, err := unix.MemfdCreate("certificate", unix.MFD_CLOEXEC)
 	if err != nil {
-		return &localError{err}
+		return &localError{os.NewSyscallError("memfd_create", err)}
 	}
-	defer os.Remove(file.Name())
+	file := os.NewFile(uintptr(fd), "certificate in memory")
 	defer file.Close()
 	n, err := r.f.object(ctx, m.certificate, "X", false, documentMost, file, 0)
 	if err != nil {

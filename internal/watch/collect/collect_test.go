@@ -508,6 +508,7 @@ func nodeAnswers(b *bench) (*store, *node.Status) {
 		{Ref: "refs/yeast:1", State: "mounted", Total: 1000, Present: 250, FetchedContent: 100, Hits: 10, Misses: 5,
 			Origins: []node.Origin{{URL: "https://example.org/store", Requests: 5, Bytes: 500, P99: 0.2}}},
 		{Ref: "refs/again", State: "failed", Origins: []node.Origin{{URL: "https://example.org/store", Requests: 1, Bytes: 1, Errors: 1, P99: 0.1}}}}}
+	s.Mounts[0].Tree[0] = 1
 	c := newStore(b.machine)
 	c.ask = func(context.Context) (*node.Status, *node.CacheStatus, error) {
 		cache := &node.CacheStatus{}

@@ -17,8 +17,9 @@ import (
 // soak makes fault runs long.
 var soak = os.Getenv("PREMIX_SOAK") != ""
 
-// Tasks that kill their spawner fail, each with its cause. All others succeed in their
-// first try, also those that ran beside them.
+// Tasks that kill their spawner or their group fail, each with its cause. All others succeed
+// in their first try, also those that ran beside them, and also if they were killed with the
+// spawner.
 func TestTasksThatKillTheirSpawner(t *testing.T) {
 	rounds := 1
 	if soak {
@@ -26,12 +27,15 @@ func TestTasksThatKillTheirSpawner(t *testing.T) {
 	}
 	for range rounds {
 		d := newTaskDir(t)
+		const ownGroup = "kill -9 0"
 		poison := []string{
 			"kill -9 $PPID",
 			"kill -9 -$PPID",
 			"kill -TERM $PPID; sleep 100",
 			"sleep 0.05; kill -9 $PPID; sleep 100",
 			"p=$PPID; setsid sh -c \"kill -9 $p\" & sleep 100",
+			"kill -9 $PPID $(for s in /proc/[0-9]*/stat; do read -r p c s x g id rest <$s && [ \"$id\" = $PPID ] && [ $p != $$ ] && [ $p != $PPID ] && echo $p; done 2>/dev/null); sleep 100",
+			ownGroup,
 			"echo before; kill -9 $(ps -o ppid= $$ 2>/dev/null || cut -d' ' -f4 /proc/$$/stat); sleep 100",
 		}
 		var text strings.Builder
@@ -48,7 +52,11 @@ func TestTasksThatKillTheirSpawner(t *testing.T) {
 			t.Fatalf("%+v, %v", sum, err)
 		}
 		for task, r := range d.records() {
-			if task%(each+1) == 0 {
+			if task%(each+1) == 0 && poison[task/(each+1)-1] == ownGroup {
+				if r.Cause != record.CauseSignal || r.Signal != int(unix.SIGKILL) || r.Try != 1 {
+					t.Errorf("task %d: %+v", task, r)
+				}
+			} else if task%(each+1) == 0 {
 				if r.Cause != record.CauseLost || r.Try != 1 || !strings.Contains(r.Error, "was killed 3 times while it ran there alone") || r.Hint == "" {
 					t.Errorf("task %d: %+v", task, r)
 				}

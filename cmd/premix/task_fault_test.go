@@ -373,3 +373,36 @@ func TestTasksInterrupted(t *testing.T) {
 	s.success(t, text, args...)
 	s.once(t, 2)
 }
+
+// A task that fills /dev/shm fails; all others succeed in their first try.
+func TestTaskThatFillsSharedMemory(t *testing.T) {
+	s := newTaskScene(t)
+	const mount = "mount --make-rprivate / && mount -t tmpfs -o size=1m none /dev/shm"
+	private := func(line string) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", line)
+		cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.mark)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		return cmd
+	}
+	if out, err := private(mount).CombinedOutput(); err != nil {
+		t.Skipf("no right to mount: %v\n%s", err, out)
+	}
+	const each = 12
+	innocent := strings.Repeat("test $PREMIX_TRY = 1 && seq 1000\n", each)
+	tasks := innocent + "head -c 10000000 /dev/zero >/dev/shm/fill || exit 3\n" + innocent
+	if err := os.WriteFile(s.path("tasks"), []byte(tasks), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out, err := private(mount + " && exec '" + binary + "' task run --out out -j 3 tasks").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), fmt.Sprintf("%d of %d tasks succeeded", 2*each, 2*each+1)) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if why := s.success(t, "", "why", "out", fmt.Sprint(each+1)); !strings.Contains(why, "status 3") {
+		t.Errorf("the task that fills it: %s", why)
+	}
+	for task := 1; task <= 2*each+1; task++ {
+		if got := s.success(t, "", "tail", "out", fmt.Sprint(task)); task != each+1 && (len(got) != 3893 || !strings.HasSuffix(got, "\n1000\n")) {
+			t.Errorf("task %d wrote %d bytes", task, len(got))
+		}
+	}
+}

@@ -45,6 +45,7 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 				p.ServeHTTP(w, q)
 			}))
 			ts.Defer(web.Close)
+			r.id.TTL = 1
 			ts.Setenv("CVMFS", web.URL+"/cvmfs/@fqrn@")
 			ts.Setenv("CVMFS_KEY", r.id.Public)
 			other := ts.MkAbs("other")

@@ -228,7 +228,7 @@ func (l *Live) refresh() {
 		l.failed(distrust("", "the servers of %s show revision %d after revision %d", l.r.name, m.Revision, before.Revision))
 		return
 	}
-	if l.r.manifest.Root != before.Root {
+	if l.r.manifest.Revision != before.Revision {
 		if err := l.show(ctx); err != nil {
 			l.failed(err)
 			return

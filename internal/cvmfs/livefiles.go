@@ -25,8 +25,24 @@ func nodeOf(n int, row int64) (uint64, error) {
 
 func splitNode(node uint64) (n int, row int64) { return int(node>>32) - 1, int64(node & (1<<32 - 1)) }
 
-// in calls do with an open catalog.
+// in calls do with an open catalog. If SQLite finds the catalog damaged in the cache, it is
+// fetched again and do is called again, once.
 func (l *Live) in(ctx context.Context, n int, do func(*catalog) error) error {
+	opened := false
+	err := l.inOnce(ctx, n, func(c *catalog) error {
+		opened = true
+		return do(c)
+	})
+	name, _, ok := l.numbers.at(n)
+	if err == nil || !opened || ctx.Err() != nil || !ok || l.o.Objects.Has((&wantedObject{hash: name.hash, kind: "C"}).name()) {
+		return err
+	}
+	// A damaged object has been removed from the cache.
+	l.event(EventDamaged, err)
+	return l.inOnce(ctx, n, do)
+}
+
+func (l *Live) inOnce(ctx context.Context, n int, do func(*catalog) error) error {
 	name, size, ok := l.numbers.at(n)
 	if !ok {
 		return unix.ESTALE

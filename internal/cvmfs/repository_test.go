@@ -69,7 +69,7 @@ func facts(t testing.TB, dir string) map[string]string {
 			detail, err = os.Readlink(p)
 		case unix.S_IFREG:
 			var b []byte
-			b, err = os.ReadFile(p)
+			b, err = readShown(p)
 			detail = string(b)
 		}
 		if err != nil {

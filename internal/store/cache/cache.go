@@ -225,8 +225,16 @@ func (c *Cache) checkFormat() error {
 		return err
 	}
 	for _, e := range entries {
-		if name := e.Name(); name != "lock" && name != "lost+found" && name != "format.tmp" {
+		if name := e.Name(); name != "lock" && name != "lost+found" && !strings.HasPrefix(name, beneath.Prefix) {
 			return &FormatError{c.dir, fmt.Sprintf("it contains %q, but it is not a cache", name)}
+		}
+	}
+	// A process that was killed while it made the cache has left a part of this file.
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), beneath.Prefix) {
+			if err := os.Remove(filepath.Join(c.dir, e.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return writeWhole(path, []byte(Format+"\n"))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"premix/internal/kit/beneath"
 )
 
 func soak() bool { return os.Getenv("PREMIX_SOAK") == "1" }
@@ -362,6 +365,20 @@ func TestKilled(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestKilledWhileMade opens a cache whose maker was killed before it had written the format.
+func TestKilledWhileMade(t *testing.T) {
+	dir := t.TempDir()
+	part := filepath.Join(dir, beneath.Prefix+"X")
+	if err := os.WriteFile(part, []byte("prem"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := openCache(t, dir, Options{})
+	agreesWithDu(t, c, dir)
+	if _, err := os.Lstat(part); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the part is left: %v", err)
 	}
 }
 

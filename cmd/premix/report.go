@@ -105,7 +105,7 @@ they did not load, in four further columns.`,
 	}
 	cmd.Flags().BoolVar(&usage, "usage", false, "print CPU time, core time held and run times, by step and size")
 	cmd.Flags().BoolVar(&node, "node", false, "print the time that hot starts of commands saved on this machine in seven days")
-	cmd.Flags().StringVar(&nextflow, "nextflow", "", "print this trace file of Nextflow, with the hot and cold starts of each task")
+	cmd.Flags().StringVar(&nextflow, "nextflow", "", "print this trace `file` of Nextflow, with the hot and cold starts of each task")
 	cmd.MarkFlagsMutuallyExclusive("node", "nextflow")
 	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
 	outputFlag(cmd, &trace, "trace", "", outputs.Tries, "file for a row of each try, as in Nextflow's trace files")

@@ -341,7 +341,9 @@ func (l *Live) Read(ctx context.Context, node uint64, p []byte, off int64) (int,
 	if off >= f.size {
 		return 0, nil
 	}
-	p = p[:min(int64(len(p)), f.size-off)]
+	if p = p[:min(int64(len(p)), f.size-off)]; len(p) == 0 {
+		return 0, nil
+	}
 	i := sort.Search(len(f.chunks), func(i int) bool { return f.chunks[i].off+f.chunks[i].size > off })
 	for done := 0; done < len(p); i++ {
 		if i >= len(f.chunks) {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/hotstart"
 	"premix/internal/hotstart/calls"
 	"premix/internal/kit/problem"
 )
@@ -73,7 +72,7 @@ func ReadNextflow(path string) (*Nextflow, error) {
 		return nil, err
 	}
 	for i, fields := range n.rows {
-		var t NodeTool
+		var t calls.Sum
 		// A cached task has run in an earlier execution of the pipeline.
 		if status < 0 || fields[status] != "CACHED" {
 			t = by[fields[hash]]
@@ -85,19 +84,15 @@ func ReadNextflow(path string) (*Nextflow, error) {
 
 // startsByTask returns the sums of all starts of this user in work directories of Nextflow, by
 // the hash of the task.
-func startsByTask() (map[string]NodeTool, error) {
-	by := map[string]NodeTool{}
+func startsByTask() (map[string]calls.Sum, error) {
+	by := map[string]calls.Sum{}
 	err := calls.Starts(time.Time{}, func(s calls.Start) {
 		m := taskDir.FindStringSubmatch(s.Dir)
 		if m == nil {
 			return
 		}
 		t := by[m[1]+"/"+m[2]]
-		if s.Start == string(hotstart.Hot) {
-			t.Hot, t.Saved, t.Bytes = t.Hot+1, t.Saved+s.Saved, t.Bytes+s.Bytes
-		} else {
-			t.Cold++
-		}
+		t.Add(s)
 		by[m[1]+"/"+m[2]] = t
 	})
 	return by, err

@@ -16,23 +16,17 @@ import (
 
 // Node sums up the starts of this user's commands on this machine.
 type Node struct {
-	Node  string     `json:"node"`
-	Since time.Time  `json:"since"`
-	Hot   int        `json:"hot"`
-	Cold  int        `json:"cold"`
-	Saved float64    `json:"saved"` // seconds of loading
-	Bytes int64      `json:"bytes"` // of memory that was not loaded
+	Node  string    `json:"node"`
+	Since time.Time `json:"since"`
+	calls.Sum
 	Tools []NodeTool `json:"tools"`
 }
 
 // NodeTool is the part of one tool in a Node.
 type NodeTool struct {
-	Tool  string  `json:"tool"`
-	Hot   int     `json:"hot"`
-	Cold  int     `json:"cold"`
-	Saved float64 `json:"saved"`
-	Bytes int64   `json:"bytes"`
-	Why   string  `json:"why,omitempty"` // of the last cold start
+	Tool string `json:"tool"`
+	calls.Sum
+	Why string `json:"why,omitempty"` // of the last cold start
 }
 
 // ReadNode sums up the starts since a time.
@@ -50,18 +44,11 @@ func ReadNode(since time.Time) (*Node, error) {
 			at[s.Tool], n.Tools = i, append(n.Tools, NodeTool{Tool: s.Tool})
 		}
 		t := &n.Tools[i]
-		if s.Start == string(hotstart.Hot) {
-			t.Hot++
-			t.Saved += s.Saved
-			t.Bytes += s.Bytes
-			n.Hot++
-			n.Saved += s.Saved
-			n.Bytes += s.Bytes
-			return
+		t.Add(s)
+		n.Add(s)
+		if s.Start == string(hotstart.Cold) {
+			t.Why = s.Why
 		}
-		t.Cold++
-		n.Cold++
-		t.Why = s.Why
 	})
 	slices.SortFunc(n.Tools, func(a, b NodeTool) int { return strings.Compare(a.Tool, b.Tool) })
 	return n, err

@@ -35,7 +35,7 @@ func TestNode(t *testing.T) {
 	if err != nil || n.Hot != 2 || n.Cold != 2 || n.Saved != 3.5 || n.Bytes != 4<<30 || len(n.Tools) != 2 {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	if got := n.Tools[0]; got != (NodeTool{Tool: "STAR", Cold: 1, Why: "second"}) {
+	if got := n.Tools[0]; got != (NodeTool{Tool: "STAR", Sum: calls.Sum{Cold: 1}, Why: "second"}) {
 		t.Errorf("%+v", got)
 	}
 	var text, list strings.Builder

@@ -31,6 +31,25 @@ type Start struct {
 	ID    string    `json:"id,omitempty"`    // of its snapshot
 }
 
+// Sum sums up starts.
+type Sum struct {
+	Hot   int     `json:"hot"`
+	Cold  int     `json:"cold"`
+	Saved float64 `json:"saved"` // seconds of loading
+	Bytes int64   `json:"bytes"` // of memory that was not loaded
+}
+
+// Add adds a start.
+func (s *Sum) Add(one Start) {
+	if one.Start != "hot" {
+		s.Cold++
+		return
+	}
+	s.Hot++
+	s.Saved += one.Saved
+	s.Bytes += one.Bytes
+}
+
 const startsName, olderName = "starts.jsonl", "starts.1.jsonl"
 
 // Machine identifies a machine in records of starts.

@@ -41,7 +41,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"watch/collect": {
-		imports: []string{"kit/beneath", "kit/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "hotstart", "hotstart/calls", "lazyfs", "node", "record", "kit/owner"},
+		imports: []string{"kit/beneath", "kit/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "hotstart/calls", "lazyfs", "node", "record", "kit/owner"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"files": {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"premix/internal/hotstart"
 	"premix/internal/hotstart/calls"
 	"premix/internal/watch"
 )
@@ -44,11 +43,10 @@ type userStarts struct{ hot, cold, saved, bytes *gauge }
 
 // startsSum is the sum of a table when it was read.
 type startsSum struct {
-	at               time.Time
-	size             int64 // of the table's newest part
-	changed          time.Time
-	hot, cold, bytes int64
-	saved            float64
+	at      time.Time
+	size    int64 // of the table's newest part
+	changed time.Time
+	calls.Sum
 }
 
 func newStarts(m *machine) *starts {
@@ -113,10 +111,10 @@ func (c *starts) Collect(_ context.Context, now time.Time, to watch.Sink) error 
 			return &userStarts{c.level("task.week_hot_starts", t.user), c.level("task.week_cold_starts", t.user),
 				c.level("task.week_saved", t.user), c.level("task.week_not_loaded", t.user)}
 		})
-		c.b.level(g.hot, float64(s.hot))
-		c.b.level(g.cold, float64(s.cold))
-		c.b.level(g.saved, s.saved)
-		c.b.level(g.bytes, float64(s.bytes))
+		c.b.level(g.hot, float64(s.Hot))
+		c.b.level(g.cold, float64(s.Cold))
+		c.b.level(g.saved, s.Saved)
+		c.b.level(g.bytes, float64(s.Bytes))
 	}
 	c.users.sweep(nil)
 	to.Samples(c.b.samples)
@@ -139,12 +137,8 @@ func (c *starts) sum(t startsTable, now time.Time) (*startsSum, error) {
 	}
 	s = &startsSum{at: now, size: info.Size(), changed: info.ModTime()}
 	err = calls.StartsIn(t.dir, t.uid, now.Add(-startsWindow), func(one calls.Start) {
-		switch {
-		case !c.here.Has(one):
-		case one.Start == string(hotstart.Hot):
-			s.hot, s.saved, s.bytes = s.hot+1, s.saved+one.Saved, s.bytes+one.Bytes
-		default:
-			s.cold++
+		if c.here.Has(one) {
+			s.Add(one)
 		}
 	})
 	if err != nil {

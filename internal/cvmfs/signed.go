@@ -116,7 +116,7 @@ const hintExpired = "check the clock of this machine; the keepers of the reposit
 
 // parseWhitelist verifies a whitelist.
 func parseWhitelist(b []byte, name string, keys []*rsa.PublicKey, now time.Time) (*whitelist, error) {
-	const hint = "check the master keys (--key), and that the server is the repository's"
+	const hint = "check the master keys (--master-key), and that the server is the repository's"
 	l, err := openLetter(b)
 	if err != nil {
 		if bytes.Contains(b, []byte("\nVpkcs7\n")) {
@@ -189,7 +189,7 @@ func checkManifest(l *letter, w *whitelist, certificate []byte, name string) err
 
 // readKeys reads master keys from files and from the files *.pub of directories.
 func readKeys(paths []string) ([]*rsa.PublicKey, error) {
-	const hint = "give a file with a public key in PEM, or a directory of files NAME.pub, with --key"
+	const hint = "give a file with a public key in PEM, or a directory of files NAME.pub, with --master-key"
 	var keys []*rsa.PublicKey
 	for _, path := range paths {
 		files := []string{path}

@@ -22,20 +22,22 @@ bwa index genome.fa
 minimap2 -x sr -d genome.mmi genome.fa
 ! have bowtie2-build || bowtie2-build -q genome.fa bowtie2
 ! have hisat2-build || hisat2-build -q genome.fa hisat2
+# pieces N prints the genome without its names, cut into lines of N letters.
+pieces() { grep -v '^>' genome.fa | tr -d '\n' | fold -w "$1"; }
 # Pieces of the genome stand for transcripts, and their translations for proteins.
-awk '/^>/ { next } { s = s $0 } END { for (i = 1; i + 1200 <= length(s); i += 1500) printf ">t%d\n%s\n", ++n, substr(s, i, 1200) }' genome.fa >transcripts.fa
+pieces 1500 | awk 'length($0) >= 1200 { printf ">t%d\n%s\n", ++n, substr($0, 1, 1200) }' >transcripts.fa
 ! have kallisto || kallisto index -i kallisto.idx transcripts.fa
 ! have salmon || salmon index -t transcripts.fa -i salmon
-awk '/^>/ { next } { s = s $0 } END {
+pieces 3000 | awk 'BEGIN {
 	split("T C A G", base, " "); code = "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG"
-	for (a = 0; a < 4; a++) for (b = 0; b < 4; b++) for (c = 0; c < 4; c++)
-		amino[base[a+1] base[b+1] base[c+1]] = substr(code, ++k, 1)
-	for (i = 1; i + 900 <= length(s); i += 3000) {
-		p = ""
-		for (j = i; j < i + 900; j += 3) { x = amino[substr(s, j, 3)]; p = p (x == "*" || x == "" ? "X" : x) }
-		printf ">p%d\n%s\n", ++n, p
-	}
-}' genome.fa >proteins.fa
+	for (a = 1; a <= 4; a++) for (b = 1; b <= 4; b++) for (c = 1; c <= 4; c++)
+		amino[base[a] base[b] base[c]] = substr(code, ++k, 1)
+}
+length($0) >= 900 {
+	p = ""
+	for (j = 1; j < 900; j += 3) { x = amino[substr($0, j, 3)]; p = p (x == "*" || x == "" ? "X" : x) }
+	printf ">p%d\n%s\n", ++n, p
+}' >proteins.fa
 ! have diamond || diamond makedb --quiet --in proteins.fa -d diamond
 if have kraken2-build; then
 	mkdir -p kraken2/taxonomy

@@ -15,7 +15,7 @@ import (
 
 // A search in pods prints what BLAST+ prints. The pods have another home directory than
 // the user; the database lies in their volume.
-func (c *cluster) testBlast(t *testing.T) {
+func (c *testCluster) testBlast(t *testing.T) {
 	if _, err := exec.LookPath("blastn"); err != nil {
 		t.Skip("blastn is not installed: scripts/setup.sh test")
 	}

@@ -42,6 +42,9 @@ the output of BLAST+. Options of premix have two dashes and come first:
                    option of the engine; may be repeated
   --work DIR       directory that all nodes see, for their results
                    (default: a new one in the working directory, removed at the end)
+  --nodes NODES    search the fragments on the nodes of premix blast cluster that hold them
+                   (default: $PREMIX_BLAST_NODES)
+  --key FILE       key of the cluster (default: $PREMIX_BLAST_KEY)
 
 -num_threads is the number of cores to use (default: all).
 
@@ -99,6 +102,19 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 		}
 		defer done()
 	}
+	if settings.cluster.given() && settings.engine.name == engineLocal && !options.Help() {
+		h, err := settings.cluster.head(r.Note)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		dir, err := os.MkdirTemp("", "premix-blast-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		r.Remote = h.Remote(r.Database, dir)
+	}
 	err = search.Run(ctx, r)
 	var exit *search.ExitError
 	switch {
@@ -117,6 +133,7 @@ type searchFlags struct {
 	help                 bool
 	engine               engineFlags
 	work                 string
+	cluster              clusterFlags
 }
 
 // behind returns an error if args, the options of BLAST+, contain one of premix's own
@@ -124,7 +141,7 @@ type searchFlags struct {
 func behind(args []string) error {
 	for _, arg := range args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
-		case "--mode", "--processes", "--json", "--quiet", "--verbose", "--engine", "--engine-opt", "--work":
+		case "--mode", "--processes", "--json", "--quiet", "--verbose", "--engine", "--engine-opt", "--work", "--nodes", "--key":
 			return &usageError{fmt.Errorf("%s comes after an option of BLAST+", name), "options of premix come first, as in premix blast blastn --mode fragments -db nt"}
 		}
 	}
@@ -150,7 +167,7 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 		case "--json":
 			s.json = true
 			continue
-		case "--mode", "--processes", "--engine", "--engine-opt", "--work":
+		case "--mode", "--processes", "--engine", "--engine-opt", "--work", "--nodes", "--key":
 		default:
 			return s, nil, &usageError{fmt.Errorf("premix blast has no option %s", name), "options of BLAST+ have one dash"}
 		}
@@ -167,6 +184,10 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 			s.engine.options = append(s.engine.options, value)
 		case "--work":
 			s.work = value
+		case "--nodes":
+			s.cluster.nodes = value
+		case "--key":
+			s.cluster.key = value
 		case "--mode":
 			mode, ok := map[string]search.Mode{"auto": search.Auto, "fragments": search.Fragments, "queries": search.Queries, "whole": search.Whole}[value]
 			if !ok {

@@ -55,15 +55,16 @@ func (a *app) remote(r *search.Request, s searchFlags) (done func(), err error) 
 		return nil, err
 	}
 	done = func() {}
-	if r.Shared = s.work; s.work == "" {
-		if r.Shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
+	shared := s.work
+	if shared == "" {
+		if shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
 			return nil, err
 		}
-		done = func() { _ = os.RemoveAll(r.Shared) } // if that fails, the name of the directory shows its purpose
+		done = func() { _ = os.RemoveAll(shared) } // if that fails, the name of the directory shows its purpose
 	} else if err := os.Mkdir(s.work, 0o755); err != nil {
 		return nil, &usageError{err, "--work names a directory that does not exist yet"}
 	}
-	if r.Shared, err = filepath.Abs(r.Shared); err != nil {
+	if shared, err = filepath.Abs(shared); err != nil {
 		done()
 		return nil, err
 	}
@@ -72,9 +73,9 @@ func (a *app) remote(r *search.Request, s searchFlags) (done func(), err error) 
 		done()
 		return nil, err
 	}
-	r.Remote = func(_ context.Context, p search.Shards) error {
+	r.Remote = search.InDirectory(shared, func(_ context.Context, p search.Shards) error {
 		return a.runShards(eng, o, self, p)
-	}
+	})
 	return done, nil
 }
 

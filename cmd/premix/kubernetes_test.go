@@ -27,15 +27,15 @@ import (
 	"premix/internal/testkit/kubetest"
 )
 
-// cluster is a control plane with two nodes of a stand-in kubelet, and an account that
+// testCluster is a control plane with two nodes of a stand-in kubelet, and an account that
 // has the rights of dist/kubernetes and no others.
-type cluster struct {
+type testCluster struct {
 	*kubetest.Box
 	kubelet    *kubetest.Kubelet
 	kubeconfig string // of the account
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	if missing := kubetest.Missing(); missing != "" {
 		t.Skip(missing)
@@ -47,7 +47,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(box.Close)
-	c := &cluster{Box: box}
+	c := &testCluster{Box: box}
 	if c.kubelet, err = box.StartKubelet(ctx, kubetest.Nodes{Names: []string{"node-a", "node-b"}, Cores: 4, Memory: "16Gi"}); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func newCluster(t *testing.T) *cluster {
 }
 
 // apply applies a file of dist/kubernetes.
-func (c *cluster) apply(t *testing.T, name string) {
+func (c *testCluster) apply(t *testing.T, name string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("../../dist/kubernetes", name))
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *cluster) apply(t *testing.T, name string) {
 }
 
 // account is a kubeconfig with a token of a service account.
-func (c *cluster) account(t *testing.T, name string) string {
+func (c *testCluster) account(t *testing.T, name string) string {
 	t.Helper()
 	text, err := c.Client.Core.Post().AbsPath("/api/v1/namespaces/default/serviceaccounts/"+name+"/token").
 		SetHeader("Content-Type", "application/json").SetHeader("Accept", "application/json").
@@ -112,7 +112,7 @@ func (c *cluster) account(t *testing.T, name string) string {
 }
 
 // options are the arguments for tasks of a scene.
-func (c *cluster) options(s *taskScene, more ...string) []string {
+func (c *testCluster) options(s *taskScene, more ...string) []string {
 	list := []string{"--engine", "kubernetes"}
 	if c.kubeconfig != "" {
 		more = append(more, "kubeconfig="+c.kubeconfig)
@@ -125,7 +125,7 @@ func (c *cluster) options(s *taskScene, more ...string) []string {
 
 // template writes a template of pods: the mark in their environment finds them again,
 // and what it says besides.
-func (c *cluster) template(t *testing.T, s *taskScene, more string) string {
+func (c *testCluster) template(t *testing.T, s *taskScene, more string) string {
 	t.Helper()
 	mark := strings.SplitN(s.mark, "=", 2)
 	s.write(t, "pod.yaml", fmt.Sprintf("spec:\n%s  containers:\n    - name: any\n      env:\n        - {name: %s, value: %q}\n", more, mark[0], mark[1]))
@@ -151,7 +151,7 @@ func (o *output) String() string {
 }
 
 // begin starts premix.
-func (c *cluster) begin(t *testing.T, s *taskScene, stdin string, args ...string) (*exec.Cmd, *output) {
+func (c *testCluster) begin(t *testing.T, s *taskScene, stdin string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	cmd, out := s.command(stdin, args...), &output{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -162,7 +162,7 @@ func (c *cluster) begin(t *testing.T, s *taskScene, stdin string, args ...string
 }
 
 // jobs are the Jobs of the cluster.
-func (c *cluster) jobs(t *testing.T) []batchv1.Job {
+func (c *testCluster) jobs(t *testing.T) []batchv1.Job {
 	t.Helper()
 	list := &batchv1.JobList{}
 	if err := c.Client.List(t.Context(), c.Client.Batch, "default", "jobs", metav1.ListOptions{}, list); err != nil {
@@ -171,7 +171,7 @@ func (c *cluster) jobs(t *testing.T) []batchv1.Job {
 	return list.Items
 }
 
-func (c *cluster) pods(t *testing.T) []corev1.Pod {
+func (c *testCluster) pods(t *testing.T) []corev1.Pod {
 	t.Helper()
 	list := &corev1.PodList{}
 	if err := c.Client.List(t.Context(), c.Client.Core, "default", "pods", metav1.ListOptions{}, list); err != nil {
@@ -182,7 +182,7 @@ func (c *cluster) pods(t *testing.T) []corev1.Pod {
 
 // since returns a function that counts the pods that have come since then. Others may go
 // at any time: what a search or a cancelled run leaves is removed after its end.
-func (c *cluster) since(t *testing.T) func() int {
+func (c *testCluster) since(t *testing.T) func() int {
 	t.Helper()
 	before := make(map[types.UID]bool)
 	for _, p := range c.pods(t) {
@@ -200,7 +200,7 @@ func (c *cluster) since(t *testing.T) func() int {
 }
 
 // running are the names of the pods that run tasks of a scene.
-func (c *cluster) running(t *testing.T, s *taskScene) []string {
+func (c *testCluster) running(t *testing.T, s *taskScene) []string {
 	t.Helper()
 	own := make(map[string]bool)
 	for _, j := range c.jobs(t) {
@@ -236,7 +236,7 @@ func TestKubernetes(t *testing.T) {
 
 // Labels and annotations are the Job's, and the pods run where there are GPUs: one at a time on
 // the only node with one. The API server has everything as it was asked for.
-func (c *cluster) testJobOptions(t *testing.T) {
+func (c *testCluster) testJobOptions(t *testing.T) {
 	s := newTaskScene(t)
 	if _, err := c.StartKubelet(t.Context(), kubetest.Nodes{Names: []string{"node-gpu"}, Cores: 4, Memory: "16Gi", Resources: map[string]int{"nvidia.com/gpu": 1}}); err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ func (c *cluster) testJobOptions(t *testing.T) {
 }
 
 // Tasks are packed: many tasks, few pods.
-func (c *cluster) testTasks(t *testing.T) {
+func (c *testCluster) testTasks(t *testing.T) {
 	s := newTaskScene(t)
 	const tasks = 300
 	var text strings.Builder
@@ -302,7 +302,7 @@ func (c *cluster) testTasks(t *testing.T) {
 }
 
 // A recipe runs over its samples in pods, with the same outputs as anywhere.
-func (c *cluster) testRecipe(t *testing.T) {
+func (c *testCluster) testRecipe(t *testing.T) {
 	const samples = 12
 	s := &taskScene{newScene(t, "cat \"$1\"\n", "", samples)}
 	args := append([]string{"run", "r.yaml", "s.csv", "--out", s.path("out")}, c.options(s, "jobs=2")...)
@@ -323,7 +323,7 @@ func (c *cluster) testRecipe(t *testing.T) {
 }
 
 // why has the words of the scheduler, of the kubelet and of the Job controller.
-func (c *cluster) testWhy(t *testing.T) {
+func (c *testCluster) testWhy(t *testing.T) {
 	s := newTaskScene(t)
 	args := append([]string{"submit", "--out", "out", "-"}, c.options(s, c.template(t, s, "  nodeSelector: {disk: fast}\n"))...)
 	s.success(t, "true\n", args...)
@@ -358,7 +358,7 @@ func (s *taskScene) owns(j batchv1.Job) bool {
 }
 
 // Ctrl-C removes the Jobs, and the same command goes on.
-func (c *cluster) testInterrupted(t *testing.T) {
+func (c *testCluster) testInterrupted(t *testing.T) {
 	s := newTaskScene(t)
 	text := strings.Repeat("touch begun; while [ ! -e go ]; do sleep 0.05; done\n", 3)
 	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""))...)
@@ -380,7 +380,7 @@ func (c *cluster) testInterrupted(t *testing.T) {
 }
 
 // A pod that is evicted is replaced by Kubernetes, one that fails by premix.
-func (c *cluster) testDisrupted(t *testing.T) {
+func (c *testCluster) testDisrupted(t *testing.T) {
 	s := newTaskScene(t)
 	const tasks = 4
 	text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
@@ -424,7 +424,7 @@ func (c *cluster) testDisrupted(t *testing.T) {
 }
 
 // premix in a pod has no kubeconfig: it uses what Kubernetes puts into pods.
-func (c *cluster) testInCluster(t *testing.T) {
+func (c *testCluster) testInCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to mount what pods find at a fixed path takes root")
 	}
@@ -444,7 +444,7 @@ func (c *cluster) testInCluster(t *testing.T) {
 	}
 	s.write(t, "account/ca.crt", string(authority))
 	const enter = `mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && ln -s "$ACCOUNT" /run/secrets/kubernetes.io/serviceaccount && exec "$@"`
-	in := &cluster{Box: c.Box, kubelet: c.kubelet}
+	in := &testCluster{Box: c.Box, kubelet: c.kubelet}
 	args := append([]string{"--mount", "sh", "-c", enter, "sh", binary, "task", "run", "--out", "out", "-"}, in.options(s, c.template(t, s, ""))...)
 	cmd := exec.Command("unshare", args...)
 	_, port, _ := strings.Cut(strings.TrimPrefix(c.URL, "https://"), ":")
@@ -516,7 +516,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 
 // The API server, a worker and premix itself are killed at random moments: every task
 // ends once.
-func (c *cluster) testFaults(t *testing.T) {
+func (c *testCluster) testFaults(t *testing.T) {
 	runs, tasks := 3, 200
 	if soak {
 		runs = 50

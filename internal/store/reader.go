@@ -15,9 +15,10 @@ import (
 	"premix/internal/store/tree"
 )
 
-// Tree is a tree of a local store, open for reading. It is safe for concurrent use.
+// Tree is a tree of a store, open for reading. It is safe for concurrent use.
 type Tree struct {
-	s       *Store
+	s       *Store // nil for a tree of an origin
+	objects ContentFunc
 	digest  object.Digest
 	m       *tree.Manifest
 	chunks  []tree.Chunk
@@ -37,6 +38,10 @@ type decoded struct {
 // recentBytes bounds the decoded content that a Tree keeps.
 const recentBytes = 32 << 20
 
+// ContentFunc returns the verified content of an object of a given size, or of any size if
+// size is negative.
+type ContentFunc func(d object.Digest, size int64) ([]byte, error)
+
 // Tree opens a tree by its digest. It reads and verifies the manifest and pages. An
 // error about these is a [DamageError], or a [UsageError] if there is no such tree.
 func (s *Store) Tree(d object.Digest) (*Tree, error) {
@@ -44,11 +49,33 @@ func (s *Store) Tree(d object.Digest) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tree{s: s, digest: d, m: m, chunks: make([]tree.Chunk, 0, m.Chunks()), recent: list.New(), byPos: map[int]*list.Element{}}
+	return newTree(s, d, m, s.Content)
+}
+
+// FetchTree opens a tree whose objects come from an origin. Only what is read of the tree is
+// fetched, and nothing is kept on the disk.
+func FetchTree(d object.Digest, objects ContentFunc) (*Tree, error) {
+	content, err := objects(d, -1)
+	if err != nil {
+		return nil, err
+	}
+	m, err := tree.ParseManifest(content)
+	if err != nil {
+		return nil, damage("tree "+d.Short(), err)
+	}
+	return newTree(nil, d, m, objects)
+}
+
+func newTree(s *Store, d object.Digest, m *tree.Manifest, objects ContentFunc) (*Tree, error) {
+	t := &Tree{s: s, objects: objects, digest: d, m: m, chunks: make([]tree.Chunk, 0, m.Chunks()), recent: list.New(), byPos: map[int]*list.Element{}}
 	for i, p := range m.Pages {
-		chunks, err := s.page(p)
+		content, err := objects(p.Digest, p.PageSize())
+		var chunks []tree.Chunk
+		if err == nil {
+			chunks, err = tree.ParsePage(p, content)
+		}
 		if err != nil {
-			return nil, damage("tree "+d.Short(), fmt.Errorf("page %d of %d: %w", i+1, len(m.Pages), err))
+			return nil, t.failed(fmt.Errorf("page %d of %d: %w", i+1, len(m.Pages), err))
 		}
 		t.chunks = append(t.chunks, chunks...)
 	}
@@ -78,6 +105,15 @@ func (s *Store) page(p tree.Page) ([]tree.Chunk, error) {
 		return nil, err
 	}
 	return tree.ParsePage(p, content)
+}
+
+// failed returns the error of reading an object. In a local store the object is damaged; an
+// origin may just not answer.
+func (t *Tree) failed(err error) error {
+	if t.s == nil {
+		return fmt.Errorf("tree %s: %w", t.digest.Short(), err)
+	}
+	return damage("tree "+t.digest.Short(), err)
 }
 
 // Digest returns the tree's digest.
@@ -171,9 +207,9 @@ func (t *Tree) content(i int) ([]byte, error) {
 	}
 	t.mu.Unlock()
 	c := t.chunks[i]
-	content, err := t.s.Content(c.Digest, c.Size)
+	content, err := t.objects(c.Digest, c.Size)
 	if err != nil {
-		return nil, damage("tree "+t.digest.Short(), fmt.Errorf("chunk %d, bytes %d to %d of its image: %w", i, t.offsets[i], t.offsets[i+1], err))
+		return nil, t.failed(fmt.Errorf("chunk %d, bytes %d to %d of its image: %w", i, t.offsets[i], t.offsets[i+1], err))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -84,7 +84,7 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 }
 
 func (o *AddOptions) check() error {
-	if err := checkName(o.Name); err != nil {
+	if err := CheckName(o.Name); err != nil {
 		return err
 	}
 	if o.Fragments > 0 && o.FragmentSize > 0 {
@@ -181,7 +181,7 @@ func (o *AddOptions) adopt(r *Record) (*Description, error) {
 	}
 	desc, err := ReadDescription(data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is a directory without a %s", o.Source, descriptionFile), HintText: "name a FASTA file, a BLAST database (its path without an ending), or a directory that premix blast db add has published", Err: err}
+		return nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is a directory without a %s", o.Source, DescriptionFile), HintText: "name a FASTA file, a BLAST database (its path without an ending), or a directory that premix blast db add has published", Err: err}
 	}
 	if err != nil {
 		return nil, &Error{Kind: Use, Message: err.Error(), HintText: "fetch it again", Err: err}
@@ -251,7 +251,7 @@ func Remove(home, name string) error {
 
 // lockChange takes the lock under which a database is changed.
 func lockChange(home, name string) (func(), error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	f, err := lockFile(filepath.Join(home, name, "change"), lock.Exclusive)
@@ -275,7 +275,7 @@ func sortedFiles(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && e.Name() != descriptionFile {
+		if e.Type().IsRegular() && e.Name() != DescriptionFile {
 			names = append(names, e.Name())
 		}
 	}

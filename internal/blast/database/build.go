@@ -305,10 +305,10 @@ func (b *builder) describe(ctx context.Context) (*Description, error) {
 	}
 	sum := blake3.Sum256(content)
 	d.ID = hex.EncodeToString(sum[:16])
-	if err := writeJSON(filepath.Join(b.data, descriptionFile), d); err != nil {
+	if err := writeJSON(filepath.Join(b.data, DescriptionFile), d); err != nil {
 		return nil, err
 	}
-	for _, name := range append(names, descriptionFile, ".") {
+	for _, name := range append(names, DescriptionFile, ".") {
 		if err := os.Chtimes(filepath.Join(b.data, name), d.Date, d.Date); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ func NewKinds(home string) *Kinds { return &Kinds{home: home, known: map[string]
 
 // Of returns the type of a database. It fails as [Open] does.
 func (k *Kinds) Of(name string) (Type, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return "", err
 	}
 	st, statErr := os.Stat(filepath.Join(k.home, name, recordFile))

@@ -31,7 +31,8 @@ type Database struct {
 	Resident  bool // the paths are in memory
 	ID        string
 
-	locks []*os.File
+	locks   []*os.File
+	release func() // of a holding; may be nil
 }
 
 // Fragment is a part of a database that can be searched by itself, with the statistics of
@@ -46,7 +47,7 @@ type Fragment struct {
 // Open opens a database of the directory home, see [Home]. The database is not moved or
 // removed until it is closed.
 func Open(home, name string) (*Database, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(home, name)
@@ -110,6 +111,9 @@ func (d *Database) Close() error {
 	var err error
 	for _, l := range d.locks {
 		err = errors.Join(err, l.Close())
+	}
+	if d.release != nil {
+		d.release()
 	}
 	return err
 }

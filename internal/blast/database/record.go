@@ -27,8 +27,8 @@ const (
 // letter returns the first letter of the extensions of its files.
 func (t Type) letter() string { return string(t[:1]) }
 
-// descriptionFile is the name of a description in the local copy.
-const descriptionFile = "database.json"
+// DescriptionFile is the name of a description in the local copy, and in its tree.
+const DescriptionFile = "database.json"
 
 const descriptionFormat = "premix blast database 1"
 
@@ -112,8 +112,8 @@ var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 // expensive to compile, and that would happen at every start of premix.
 func isName(s string) bool { return len(s) <= 100 && nameForm().MatchString(s) }
 
-// checkName refuses names that cannot be file names, or that cannot be used in aliases.
-func checkName(name string) error {
+// CheckName refuses names of databases that cannot be file names, or that cannot be used in aliases.
+func CheckName(name string) error {
 	if !isName(name) {
 		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), HintText: "use letters, digits, points, underscores and hyphens"}
 	}
@@ -122,7 +122,7 @@ func checkName(name string) error {
 
 // readRecord reads the record of a database.
 func readRecord(home, name string) (*Record, error) {
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	content, err := os.ReadFile(filepath.Join(home, name, recordFile))
@@ -147,15 +147,36 @@ func writeRecord(dir string, r *Record) error { return writeJSON(filepath.Join(d
 
 // ReadDescription reads the description of a local copy.
 func ReadDescription(data string) (*Description, error) {
-	content, err := os.ReadFile(filepath.Join(data, descriptionFile))
+	content, err := os.ReadFile(filepath.Join(data, DescriptionFile))
 	if err != nil {
 		return nil, err
 	}
+	d, err := ParseDescription(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, DescriptionFile), err)
+	}
+	return d, nil
+}
+
+// ParseDescription parses and checks the content of a description's file.
+func ParseDescription(content []byte) (*Description, error) {
 	var d Description
 	if err := json.Unmarshal(content, &d); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(data, descriptionFile), err)
+		return nil, err
 	}
 	return &d, d.check()
+}
+
+// Place returns the description of a database, and the tree that it was published as, or "".
+func Place(home, name string) (d *Description, tree string, err error) {
+	r, err := readRecord(home, name)
+	if err != nil {
+		return nil, "", err
+	}
+	if d, err = ReadDescription(r.Data); err != nil {
+		return nil, "", damagedError(name, err)
+	}
+	return d, r.Tree, nil
 }
 
 // check refuses an inconsistent description: it may come from an untrusted source, and its
@@ -189,7 +210,7 @@ func (d *Description) check() error {
 		return fmt.Errorf("its fragments do not add up to the whole")
 	}
 	for _, f := range d.Files {
-		if !isName(f.Name) || f.Name == descriptionFile || f.Size < 0 {
+		if !isName(f.Name) || f.Name == DescriptionFile || f.Size < 0 {
 			return fmt.Errorf("a file has the name %q", f.Name)
 		}
 	}

@@ -34,9 +34,7 @@ type scan struct {
 	given [][][]byte
 	ids   []string
 
-	// For a search on other machines; see Request.
-	away   func(context.Context, Shards) error
-	shared string
+	away Remote // see Request
 
 	searchedAgain int // crowded queries, for which the whole database was searched
 
@@ -127,7 +125,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		if s.away != nil {
 			var done func()
 			var err error
-			if sources, done, err = s.remote(ctx, s.away, s.shared); err != nil {
+			if sources, done, err = s.remote(ctx); err != nil {
 				return err
 			}
 			defer done()

@@ -54,11 +54,7 @@ type Request struct {
 	Note           func(string) // gets the reason for searching the whole database; may be nil
 	Explain        func(string) // gets the mode and the reason for it; may be nil
 
-	// Remote calls [Shard] for each of the pieces, on other machines, and returns when
-	// all have succeeded; nil: this machine searches. Shared is a directory that they can
-	// access.
-	Remote func(context.Context, Shards) error
-	Shared string
+	Remote Remote // searches the fragments; nil: this machine searches
 
 	batch int // letters of queries for which to search at once; 0: the default of BLAST+
 }
@@ -295,7 +291,7 @@ func (r *Request) scan(dir string, q *queries) *scan {
 	}
 	s.plan = spread(r.Database.Fragments, processes, r.cores())
 	if r.Remote != nil {
-		s.away, s.shared = r.Remote, r.Shared
+		s.away = r.Remote
 		processes = len(r.Database.Fragments)
 		if r.Processes > 0 {
 			processes = r.Processes

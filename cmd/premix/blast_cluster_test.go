@@ -1,0 +1,381 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"premix/internal/blast/cluster"
+	"premix/internal/kit/exit"
+	"premix/internal/testkit/ports"
+	"premix/internal/testkit/shortdir"
+)
+
+// clusterScene are nodes with homes and memory of their own, and a head.
+type clusterScene struct {
+	dir   string
+	env   []string // of the head
+	nodes []*clusterNode
+}
+
+// clusterNode is a process that holds fragments.
+type clusterNode struct {
+	address, home, ram string
+	args               []string
+	cmd                *exec.Cmd
+}
+
+// newClusterScene makes a database of a large gene family among random sequences, and starts
+// nodes whose memory has room for budget of it.
+func newClusterScene(t *testing.T, nodes, fragments int, budget float64) *clusterScene {
+	t.Helper()
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
+	}
+	s := &clusterScene{dir: shortdir.New(t)}
+	s.env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(s.dir, "head"), "PREMIX_BLAST_RAM="+s.ram(t, "head"), "PREMIX_BLAST_KEY="+filepath.Join(s.dir, "key"))
+	fasta, queries := family()
+	for name, text := range map[string]string{"db.fa": fasta, "q.fa": queries} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.ok(t, "store", "init", "store")
+	s.ok(t, "blast", "db", "add", "db.fa", "--name", "db", "--title", "db", "--type", "nucl", "--fragments", fmt.Sprint(fragments), "--store", "store")
+	var rows []struct{ Bytes int64 }
+	if err := json.Unmarshal([]byte(s.ok(t, "blast", "db", "ls", "--json")), &rows); err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, "blast", "cluster", "key", "key")
+	for i := range nodes {
+		n := &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, fmt.Sprint("n", i)), ram: s.ram(t, fmt.Sprint("n", i))}
+		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", fmt.Sprint(int64(budget * float64(rows[0].Bytes))), "--cores", "1"}
+		s.nodes = append(s.nodes, n)
+		n.start(t)
+	}
+	t.Cleanup(func() {
+		for _, n := range s.nodes {
+			n.stop(syscall.SIGTERM)
+		}
+	})
+	return s
+}
+
+// ram makes a directory in memory.
+func (s *clusterScene) ram(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, name)
+}
+
+func (n *clusterNode) start(t *testing.T) {
+	t.Helper()
+	n.cmd = exec.Command(binary, n.args...)
+	n.cmd.Env = append(os.Environ(), "PREMIX_HOME="+n.home, "PREMIX_BLAST_RAM="+n.ram)
+	stderr, err := n.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(stderr)
+	line, err := in.ReadString('\n')
+	if want := "node " + n.address + " is ready\n"; line != want {
+		t.Fatalf("a node says %q, want %q (%v)", line, want, err)
+	}
+	go io.Copy(io.Discard, in)
+}
+
+func (n *clusterNode) stop(s syscall.Signal) {
+	if n.cmd != nil {
+		_ = n.cmd.Process.Signal(s)
+		_ = n.cmd.Wait()
+		n.cmd = nil
+	}
+}
+
+// wipe ends a node as a power failure does: what it had in memory is gone.
+func (n *clusterNode) wipe(t *testing.T) {
+	n.stop(syscall.SIGKILL)
+	if err := os.RemoveAll(n.ram + "-node"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *clusterScene) run(args ...string) (stdout, stderr string, code int) {
+	cmd := exec.Command(binary, args...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	_ = cmd.Run() // the code is compared
+	return out.String(), said.String(), cmd.ProcessState.ExitCode()
+}
+
+func (s *clusterScene) ok(t *testing.T, args ...string) string {
+	t.Helper()
+	out, said, code := s.run(args...)
+	if code != 0 {
+		t.Fatalf("premix %q ended with status %d:\n%s%s", args, code, out, said)
+	}
+	return out
+}
+
+// list is the value of --nodes.
+func (s *clusterScene) list() string {
+	var all []string
+	for _, n := range s.nodes {
+		all = append(all, n.address)
+	}
+	return strings.Join(all, ",")
+}
+
+// status returns what the nodes that answer have.
+func (s *clusterScene) status(t *testing.T) (rows []struct {
+	Address string
+	Status  *cluster.Status
+}) {
+	t.Helper()
+	out, said, _ := s.run("blast", "cluster", "ls", "--json", "--nodes", s.list())
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%v:\n%s%s", err, out, said)
+	}
+	return rows
+}
+
+// await waits until a condition on the numbers of fragments of each node holds.
+func (s *clusterScene) await(t *testing.T, what string, ok func(fragments [][]int) bool) {
+	t.Helper()
+	var last [][]int
+	for range 600 {
+		last = nil
+		for _, r := range s.status(t) {
+			var list []int
+			if r.Status != nil {
+				for _, d := range r.Status.Databases {
+					for _, f := range d.Fragments {
+						if f.Complete && f.Bytes == f.InMemory {
+							list = append(list, f.Number)
+						}
+					}
+				}
+			}
+			last = append(last, list)
+		}
+		if ok(last) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("%s: the nodes have %v", what, last)
+}
+
+// replicas returns how many nodes have each fragment, at least.
+func replicas(fragments [][]int, count int) int {
+	least := len(fragments)
+	for f := range count {
+		n := 0
+		for _, list := range fragments {
+			if slices.Contains(list, f) {
+				n++
+			}
+		}
+		least = min(least, n)
+	}
+	return least
+}
+
+// plainly returns the output of BLAST+ on a database that makeblastdb has made.
+func (s *clusterScene) plainly(t *testing.T, args ...string) string {
+	t.Helper()
+	dir := filepath.Join(s.dir, "plain")
+	run := func(name string, args ...string) string {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s %q: %v", name, args, err)
+		}
+		return string(out)
+	}
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		run("makeblastdb", "-in", "../db.fa", "-dbtype", "nucl", "-title", "db", "-out", "db")
+	}
+	return run("blastn", append([]string{"-db", "db", "-query", "../q.fa"}, args...)...)
+}
+
+// family returns sequences, of which some are variants of one gene, and queries for all.
+func family() (fasta, queries string) {
+	r := rand.New(rand.NewPCG(21, 22))
+	sequence := func(n int) []byte {
+		b := make([]byte, n)
+		for k := range b {
+			b[k] = "ACGT"[r.IntN(4)]
+		}
+		return b
+	}
+	gene := sequence(600)
+	var fa, q strings.Builder
+	for i := range 240 {
+		b := sequence(3000)
+		if i%4 == 0 {
+			copy(b[1000:], gene)
+			for range 10 + i/4 {
+				b[1000+r.IntN(len(gene))] = "ACGT"[r.IntN(4)]
+			}
+		}
+		fmt.Fprintf(&fa, ">s%d\n%s\n", i, b)
+		if i%40 == 7 {
+			fmt.Fprintf(&q, ">q%d\n%s\n", i, b[500:1500])
+		}
+	}
+	fmt.Fprintf(&q, ">gene\n%s\n", gene)
+	return fa.String(), q.String()
+}
+
+// Four nodes hold a database of three times the memory that one may use. Every search equals
+// BLAST+ on a database of makeblastdb: with all nodes, without one, with one that is lost
+// during the search, and after it has come back with nothing in memory.
+func TestBlastCluster(t *testing.T) {
+	t.Parallel()
+	const fragments = 8
+	s := newClusterScene(t, 4, fragments, 1/2.9)
+	// One replica fits, two do not.
+	if _, said, code := s.run("blast", "cluster", "warm", "db", "--nodes", s.list()); code != int(exit.Usage) || !strings.Contains(said, "does not fit") {
+		t.Errorf("two replicas in too little memory: status %d, %s", code, said)
+	}
+	plan := s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1", "--dry-run")
+	s.await(t, "a dry run places nothing", func(f [][]int) bool { return replicas(f, fragments) == 0 })
+	if got := s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1"); !strings.HasPrefix(got, plan) || strings.Count(plan, "\n") != 4 {
+		t.Errorf("the plan is\n%sand then\n%s", plan, got)
+	}
+	s.await(t, "each fragment is on one node", func(f [][]int) bool {
+		n := 0
+		for _, list := range f {
+			n += len(list)
+		}
+		return n == fragments && replicas(f, fragments) == 1
+	})
+	// A node has the files of its own fragments and no others.
+	for i, n := range s.nodes {
+		files, err := filepath.Glob(filepath.Join(n.ram+"-node", "*", "data", "*.nsq"))
+		if err != nil || len(files) != 2 {
+			t.Errorf("node %d has %d volumes in memory, want 2 (%v)", i, len(files), err)
+		}
+	}
+	equal := func(when string, options ...string) (note string) {
+		t.Helper()
+		want := s.plainly(t, options...)
+		got, said, code := s.run(append([]string{"blast", "blastn", "--nodes", s.list(), "-db", "db", "-query", "q.fa"}, options...)...)
+		if code != 0 || got != want || !strings.Contains(want, "q207") {
+			t.Errorf("%s, %q: status %d, %s\ngot\n%.2000s\nwant\n%.2000s", when, options, code, said, got, want)
+		}
+		return said
+	}
+	for _, options := range [][]string{{"-outfmt", "6"}, {"-outfmt", "0"}, {"-outfmt", "5"}, {"-outfmt", "6", "-max_target_seqs", "5"}, {"-outfmt", "7", "-evalue", "1e-30", "-num_threads", "2"}} {
+		if note := equal("all nodes", options...); note != "" {
+			t.Errorf("%q: %s", options, note)
+		}
+	}
+	// A node is lost, and it had the only replica.
+	lost := s.nodes[2]
+	lost.wipe(t)
+	if note := equal("one node is lost", "-outfmt", "6"); !strings.Contains(note, lost.address) || !strings.Contains(note, "this machine searches") {
+		t.Errorf("the note is %q", note)
+	}
+	lost.start(t)
+	s.await(t, "a node loads its fragments again", func(f [][]int) bool { return replicas(f, fragments) == 1 })
+	if note := equal("the node is back", "-outfmt", "6"); note != "" {
+		t.Error(note)
+	}
+	// A process that was killed finds its fragments.
+	lost.stop(syscall.SIGKILL)
+	lost.start(t)
+	if n := len(s.status(t)[2].Status.Databases); n != 1 {
+		t.Errorf("a node that was started again has %d databases", n)
+	}
+	s.ok(t, "blast", "cluster", "evict", "db", "--nodes", s.list())
+	s.await(t, "nothing is in memory", func(f [][]int) bool { return replicas(f, fragments) == 0 && len(slices.Concat(f...)) == 0 })
+	equal("no node has anything", "-outfmt", "6")
+}
+
+// With two replicas a node that is killed during a search costs some seconds, and other nodes
+// take over its fragments.
+func TestBlastClusterReplicas(t *testing.T) {
+	t.Parallel()
+	const fragments = 6
+	s := newClusterScene(t, 4, fragments, 0.8)
+	s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "2")
+	want := s.plainly(t, "-outfmt", "6", "-word_size", "7")
+	for i := range 6 {
+		n := s.nodes[i%len(s.nodes)]
+		cmd := exec.Command(binary, "blast", "blastn", "--nodes", s.list(), "-db", "db", "-query", "q.fa", "-outfmt", "6", "-word_size", "7")
+		cmd.Dir, cmd.Env = s.dir, s.env
+		var out, said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 120 * time.Millisecond)
+		n.wipe(t)
+		if err := cmd.Wait(); err != nil || out.String() != want {
+			t.Errorf("node %d is killed: %v, %s", i, err, said.String())
+		}
+		if strings.Contains(said.String(), "this machine searches") {
+			t.Errorf("a fragment had no second holder: %s", said.String())
+		}
+		if i == 0 {
+			// The other nodes replace what it held.
+			s.await(t, "two replicas on three nodes", func(f [][]int) bool { return replicas(f, fragments) == 2 && len(f[0]) == 0 })
+		}
+		n.start(t)
+		s.await(t, "two replicas again", func(f [][]int) bool { return replicas(f, fragments) >= 2 && len(f[i%len(f)]) > 0 })
+	}
+}
+
+// Only machines with the key reach a node, and an order cannot name a file.
+func TestBlastClusterKey(t *testing.T) {
+	t.Parallel()
+	s := newClusterScene(t, 1, 2, 2)
+	s.ok(t, "blast", "cluster", "key", "other.key")
+	_, said, code := s.run("blast", "cluster", "ls", "--nodes", s.list(), "--key", "other.key")
+	if code != int(exit.Origin) || !strings.Contains(said, "another token") || !strings.Contains(said, "the same file with --key") {
+		t.Errorf("another key: status %d, %s", code, said)
+	}
+	if err := os.Chmod(filepath.Join(s.dir, "other.key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, code := s.run("blast", "cluster", "ls", "--nodes", s.list(), "--key", "other.key"); code != int(exit.Usage) {
+		t.Errorf("a key that others can read: status %d, %s", code, said)
+	}
+	if _, said, code := s.run("blast", "cluster", "warm", "nothing", "--nodes", s.list()); code != int(exit.Usage) || !strings.Contains(said, "there is no database nothing") {
+		t.Errorf("no such database: status %d, %s", code, said)
+	}
+	if _, said, code := s.run("blast", "cluster", "ls", "--nodes", fmt.Sprint("127.0.0.1:", freePort(t))); code != int(exit.Origin) || !strings.Contains(said, "connection refused") {
+		t.Errorf("no node: status %d, %s", code, said)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	list, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list[0]
+}

@@ -1,0 +1,511 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"premix/internal/blast/database"
+	"premix/internal/blast/search"
+	"premix/internal/kit/access"
+	"premix/internal/kit/exit"
+)
+
+// Head plans, and searches with nodes.
+type Head struct {
+	nodes  []string // addresses
+	client *http.Client
+	note   func(string)
+	silent time.Duration // after which a node that searches counts as lost
+}
+
+// Silence is the time after which a node that searches and does not send a frame is lost.
+const Silence = 4 * time.Second
+
+// dialTime is the time for a connection, with its handshake.
+const dialTime = 3 * time.Second
+
+// NewHead returns a head for nodes with these addresses, which share a token. note gets
+// messages for the user, and may be nil.
+func NewHead(nodes []string, token string, note func(string)) (*Head, error) {
+	config, err := access.Mutual(token)
+	if err != nil {
+		return nil, err
+	}
+	if note == nil {
+		note = func(string) {}
+	}
+	return &Head{nodes: nodes, client: newClient(config), note: note, silent: Silence}, nil
+}
+
+// Close closes idle connections.
+func (h *Head) Close() { h.client.CloseIdleConnections() }
+
+func newClient(config *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: config, TLSHandshakeTimeout: dialTime, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute,
+		DialContext: (&net.Dialer{Timeout: dialTime}).DialContext,
+	}}
+}
+
+// NodeError is the error of one node.
+type NodeError struct {
+	Node     string
+	Err      error
+	HintText string
+}
+
+func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Err.Error() }
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*NodeError) ExitCode() exit.Code { return exit.Origin }
+
+// Hint returns the hint of the node, if it gave one.
+func (e *NodeError) Hint() string {
+	switch {
+	case e.HintText != "":
+		return e.HintText
+	case errors.Is(e.Err, access.ErrOtherToken) || strings.Contains(e.Err.Error(), "tls: bad certificate"):
+		return "give all machines of the cluster the same file with --key"
+	}
+	return "see whether premix blast node runs there, and whether its address can be reached"
+}
+
+// do sends a request to a node and decodes its answer into v.
+func do(ctx context.Context, c *http.Client, method, address, path string, body, v any) error {
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(text)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "https://"+address+path, in)
+	if err != nil {
+		return &NodeError{Node: address, Err: err}
+	}
+	res, err := c.Do(r)
+	if err != nil {
+		return &NodeError{Node: address, Err: errors.Unwrap(err)}
+	}
+	defer res.Body.Close()
+	if err := refused(address, res); err != nil {
+		return err
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(v); err != nil {
+		return &NodeError{Node: address, Err: err}
+	}
+	return nil
+}
+
+// refused returns the error of an answer.
+func refused(address string, res *http.Response) error {
+	if res.StatusCode == http.StatusOK {
+		return nil
+	}
+	var no refusal
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	if json.Unmarshal(text, &no) != nil || no.Text == "" {
+		no.Text = res.Status
+	}
+	return &NodeError{Node: address, Err: errors.New(no.Text), HintText: no.HintText}
+}
+
+func ask(ctx context.Context, c *http.Client, address string, memory bool) (*Status, error) {
+	path := "/v1/node"
+	if memory {
+		path += "?memory"
+	}
+	var s Status
+	if err := do(ctx, c, http.MethodGet, address, path, nil, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Answer is the status of a node, or the reason why there is none.
+type Answer struct {
+	Address string
+	Status  *Status
+	Err     error
+}
+
+// Ask returns the status of all nodes, in their order.
+func (h *Head) Ask(ctx context.Context, memory bool) []Answer {
+	answers := make([]Answer, len(h.nodes))
+	limit := dialTime
+	if memory {
+		limit = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, address := range h.nodes {
+		all.Go(func() {
+			s, err := ask(ctx, h.client, address, memory)
+			answers[i] = Answer{address, s, err}
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+// Plan returns a placement of a database on the nodes that answer, within their budgets.
+func (h *Head) Plan(ctx context.Context, name string, d *database.Description, tree string, replicas int) (*Placement, []Answer, error) {
+	if tree == "" {
+		return nil, nil, &database.Error{Kind: database.Use, Message: fmt.Sprintf("the database %s is not in a store, from which nodes fetch it", name), HintText: "add it again with --store DIR: premix blast db add"}
+	}
+	answers := h.Ask(ctx, false)
+	p := &Placement{Format: placementFormat, Name: name, ID: d.ID, Tree: tree, Serial: time.Now().UnixNano(), Replicas: replicas}
+	var members []member
+	for _, a := range answers {
+		if a.Err != nil {
+			h.note(a.Err.Error() + ": the plan leaves it out")
+			continue
+		}
+		free := a.Status.Budget - a.Status.Used
+		for _, held := range a.Status.Databases {
+			if held.Name == name { // they are replaced, or needed again
+				for _, f := range held.Fragments {
+					if f.Complete {
+						free += f.Bytes
+					}
+				}
+			}
+		}
+		p.Nodes = append(p.Nodes, a.Address)
+		members = append(members, member{a.Address, max(0, free)})
+	}
+	if len(p.Nodes) == 0 {
+		return nil, answers, errors.Join(answers[0].Err)
+	}
+	sizes := make([]int64, len(d.Fragments))
+	for i := range sizes {
+		sizes[i] = d.BytesOf(i)
+	}
+	var err error
+	p.Order, err = order(sizes, members, replicas)
+	return p, answers, err
+}
+
+// Place gives a placement to its nodes. All of them must accept it.
+func (h *Head) Place(ctx context.Context, p *Placement) error {
+	errs := make([]error, len(p.Nodes))
+	var all sync.WaitGroup
+	for i, address := range p.Nodes {
+		all.Go(func() {
+			errs[i] = do(ctx, h.client, http.MethodPut, address, "/v1/databases/"+p.Name, placed{Placement: *p, Self: i}, &struct{}{})
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Progress is the state of a placement.
+type Progress struct {
+	Fragments, Placed int   // replicas of fragments: wanted, and complete
+	Bytes             int64 // complete
+	Problems          []string
+}
+
+// stuckAfter is the time without progress after which [Head.Wait] returns the problem of a
+// node.
+const stuckAfter = 15 * time.Second
+
+// Wait waits until each fragment has as many holders as the placement says, and calls report
+// from time to time. It fails if nodes report problems and nothing is loaded for some time.
+func (h *Head) Wait(ctx context.Context, p *Placement, report func(Progress)) error {
+	var before int64
+	moved := time.Now()
+	for {
+		state := Progress{Fragments: p.Replicas * len(p.Order)}
+		counts := make([]int, len(p.Order))
+		answers := h.Ask(ctx, false)
+		for _, a := range answers {
+			if a.Err != nil {
+				continue
+			}
+			for _, d := range a.Status.Databases {
+				if d.Name != p.Name || d.ID != p.ID {
+					continue
+				}
+				for _, f := range d.Fragments {
+					switch {
+					case f.Number < 0 || f.Number >= len(counts):
+					case f.Complete:
+						counts[f.Number]++
+						state.Bytes += f.Bytes
+					case f.Error != "":
+						state.Problems = append(state.Problems, "node "+a.Address+": "+f.Error)
+					}
+				}
+			}
+		}
+		for _, c := range counts {
+			state.Placed += min(c, p.Replicas)
+		}
+		report(state)
+		if state.Placed == state.Fragments {
+			return nil
+		}
+		if state.Bytes != before {
+			before, moved = state.Bytes, time.Now()
+		}
+		if len(state.Problems) > 0 && time.Since(moved) > stuckAfter {
+			return &database.Error{Kind: database.Failed, Message: state.Problems[0], HintText: "the nodes go on trying; premix blast cluster ls shows them, and premix blast cluster evict " + p.Name + " ends it"}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// Remove removes a database from all nodes that answer. It returns their errors.
+func (h *Head) Remove(ctx context.Context, name string) error {
+	errs := make([]error, len(h.nodes))
+	var all sync.WaitGroup
+	for i, address := range h.nodes {
+		all.Go(func() {
+			errs[i] = do(ctx, h.client, http.MethodDelete, address, "/v1/databases/"+name, nil, &struct{}{})
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Remote returns the search of a database's fragments on the nodes. Its results are in dir.
+func (h *Head) Remote(db *database.Database, dir string) search.Remote {
+	return func(ctx context.Context, o search.Order, queries string) ([]search.Result, error) {
+		version, err := search.Version(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		s := &scattered{h: h, db: db, order: o, queries: queries, dir: dir, blast: version, cancel: cancel, lost: map[string]bool{}}
+		all := make([]int, len(db.Fragments))
+		for i := range all {
+			all[i] = i
+		}
+		s.scatter(ctx, all)
+		s.running.Wait()
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		slices.SortFunc(s.results, func(a, b search.Result) int { return a.First - b.First })
+		return s.results, nil
+	}
+}
+
+// scattered is one search on nodes.
+type scattered struct {
+	h       *Head
+	db      *database.Database
+	order   search.Order
+	queries string
+	dir     string
+	blast   string
+	cancel  context.CancelCauseFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	lost    map[string]bool
+	results []search.Result
+	noted   map[string]bool
+	count   int
+}
+
+// scatter distributes fragments over their holders, and searches them.
+func (s *scattered) scatter(ctx context.Context, fragments []int) {
+	var holders []holder
+	var addresses []string
+	s.mu.Lock()
+	lost := map[string]bool{}
+	for a := range s.lost {
+		lost[a] = true
+	}
+	s.mu.Unlock()
+	for _, a := range s.h.Ask(ctx, false) {
+		if a.Err != nil {
+			s.note(a.Err.Error())
+			continue
+		}
+		if lost[a.Address] {
+			continue
+		}
+		if a.Status.BLAST != s.blast {
+			s.note(fmt.Sprintf("node %s has BLAST+ %s, and this machine %s: it is not used", a.Address, a.Status.BLAST, s.blast))
+			continue
+		}
+		has := map[int]bool{}
+		for _, d := range a.Status.Databases {
+			if d.Name == s.db.Name && d.ID == s.db.ID {
+				for _, f := range d.Fragments {
+					if f.Complete {
+						has[f.Number] = true
+					}
+				}
+			}
+		}
+		holders = append(holders, holder{speed: float64(a.Status.Cores) / float64(1+a.Status.Searches), has: has})
+		addresses = append(addresses, a.Address)
+	}
+	for _, part := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
+		s.running.Go(func() {
+			var err error
+			if part.node < 0 {
+				err = s.here(ctx, part)
+			} else {
+				err = s.there(ctx, addresses[part.node], part)
+			}
+			var node *NodeError
+			switch {
+			case err == nil || ctx.Err() != nil:
+			case errors.As(err, &node):
+				s.note(err.Error() + ": other nodes search its fragments")
+				s.mu.Lock()
+				s.lost[addresses[part.node]] = true
+				s.mu.Unlock()
+				var again []int
+				for f := part.first; f < part.end; f++ {
+					again = append(again, f)
+				}
+				s.scatter(ctx, again)
+			default:
+				s.cancel(err)
+			}
+		})
+	}
+}
+
+// note passes on a message, once.
+func (s *scattered) note(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.noted[text] {
+		return
+	}
+	if s.noted == nil {
+		s.noted = map[string]bool{}
+	}
+	s.noted[text] = true
+	s.h.note(text)
+}
+
+// file makes the file for the results of a share. A share that is searched again has another
+// file.
+func (s *scattered) file(part share) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	return os.Create(filepath.Join(s.dir, fmt.Sprintf("%d-%d.asn", part.first, s.count)))
+}
+
+func (s *scattered) found(part share, f *os.File) error {
+	if err := f.Close(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.results = append(s.results, search.Result{First: part.first, Path: f.Name()})
+	return nil
+}
+
+// here searches fragments that no node has, in this machine's copy.
+func (s *scattered) here(ctx context.Context, part share) error {
+	s.note(fmt.Sprintf("no node that answers has fragment %d of %s: this machine searches what they lack", part.first, s.db.Name))
+	out, err := s.file(part)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	d := *s.db
+	d.Fragments = s.db.Fragments[part.first:part.end]
+	if err := search.Part(ctx, s.order, &d, s.queries, out, io.Discard); err != nil {
+		return err
+	}
+	return s.found(part, out)
+}
+
+// there searches fragments on a node. A [NodeError] says that another node may do it.
+func (s *scattered) there(ctx context.Context, address string, part share) error {
+	queries, err := os.Open(s.queries)
+	if err != nil {
+		return err
+	}
+	defer queries.Close()
+	head, err := json.Marshal(searchOrder{
+		Format: search.OrderFormat, BLAST: s.blast, Tool: s.order.Tool, Database: s.db.Name, ID: s.db.ID,
+		Args: s.order.Args, Batch: s.order.Batch, Range: search.Range{part.first, part.end},
+	})
+	if err != nil {
+		return err
+	}
+	out, err := s.file(part)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	silent := &NodeError{Node: address, Err: fmt.Errorf("it was silent for %v", s.h.silent)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(s.h.silent, func() { cancel(silent) })
+	defer watchdog.Stop()
+	sent := &watched{queries, func() { watchdog.Reset(s.h.silent) }}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+"/v1/search", io.MultiReader(bytes.NewReader(append(head, '\n')), sent))
+	if err != nil {
+		return err
+	}
+	res, err := s.h.client.Do(r)
+	if err == nil {
+		defer res.Body.Close()
+		err = refused(address, res)
+	} else {
+		err = errors.Unwrap(err) // without the URL
+	}
+	var e ending
+	if err == nil {
+		e, err = receive(res.Body, out, func() { watchdog.Reset(s.h.silent) })
+	}
+	var known *NodeError
+	switch {
+	case errors.Is(context.Cause(ctx), silent):
+		return silent
+	case errors.As(err, &known):
+		return known
+	case err != nil:
+		return &NodeError{Node: address, Err: err}
+	case e.Error != "":
+		return &NodeError{Node: address, Err: errors.New(e.Error)}
+	case e.Code != 0:
+		return &search.ExitError{Program: s.order.Tool, Code: e.Code, Stderr: e.Stderr}
+	}
+	return s.found(part, out)
+}
+
+// watched calls a function for each read.
+type watched struct {
+	in   io.Reader
+	each func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.each()
+	return w.in.Read(p)
+}

@@ -1,0 +1,373 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/beneath"
+	"premix/internal/kit/lock"
+)
+
+// Holdings are the fragments that a node of a cluster has in memory. One process has them at
+// a time. They are in a directory on a tmpfs:
+//
+//	lock                 flock(2), exclusive
+//	NAME-ID/database.json  the description
+//	NAME-ID/data/        the files of the fragments that are here
+//	NAME-ID/alias/NNN.nal  the alias of a fragment, written once its files are complete
+//
+// So a process that was killed finds the fragments of before, and no part of one.
+type Holdings struct {
+	dir  string
+	held *os.File
+
+	mu   sync.Mutex // guards what follows
+	list map[string]*Holding
+}
+
+// OpenHoldings opens the directory in memory of a node.
+func OpenHoldings(dir string) (*Holdings, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, accessError(dir, err)
+	}
+	if err := ownDir(dir); err != nil {
+		return nil, accessError(dir, err)
+	}
+	if in, err := isMemory(dir); err != nil {
+		return nil, err
+	} else if !in {
+		return nil, &Error{Kind: Use, Message: dir + " is not on a tmpfs: files in it are not in memory", HintText: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, accessError(dir, err)
+	}
+	if err := lock.Try(f, lock.Exclusive); err != nil {
+		f.Close()
+		return nil, &Error{Kind: Access, Message: dir + " belongs to another node that runs", HintText: "stop it, or set PREMIX_HOME or PREMIX_BLAST_RAM to another directory", Err: err}
+	}
+	h := &Holdings{dir: dir, held: f, list: map[string]*Holding{}}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		at := filepath.Join(dir, e.Name())
+		desc, err := ReadDescription(at)
+		name, ok := strings.CutSuffix(e.Name(), "-"+descID(desc))
+		if err != nil || !ok {
+			// It was being made, or removed, when the process was killed.
+			if err := os.RemoveAll(at); err != nil {
+				return nil, errors.Join(accessError(at, err), f.Close())
+			}
+			continue
+		}
+		h.list[e.Name()] = newHolding(at, name, desc)
+	}
+	return h, err
+}
+
+func descID(d *Description) string {
+	if d == nil {
+		return ""
+	}
+	return d.ID
+}
+
+// Close leaves the fragments in memory, for the next process.
+func (h *Holdings) Close() error { return h.held.Close() }
+
+// All returns the databases of which there are fragments.
+func (h *Holdings) All() []*Holding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []*Holding
+	for _, x := range h.list {
+		all = append(all, x)
+	}
+	return all
+}
+
+// Get returns the fragments of a database, or nil.
+func (h *Holdings) Get(name, id string) *Holding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.list[name+"-"+id]
+}
+
+// Add returns the holding of a database, which is empty if it is new.
+func (h *Holdings) Add(name string, desc *Description) (*Holding, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if err := desc.check(); err != nil {
+		return nil, damagedError(name, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	key := name + "-" + desc.ID
+	if x := h.list[key]; x != nil {
+		return x, nil
+	}
+	dir := filepath.Join(h.dir, key)
+	for _, d := range []string{dir, filepath.Join(dir, "data"), filepath.Join(dir, "alias")} {
+		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, accessError(d, err)
+		}
+	}
+	if err := writeJSON(filepath.Join(dir, DescriptionFile), desc); err != nil {
+		return nil, accessError(dir, err)
+	}
+	x := newHolding(dir, name, desc)
+	h.list[key] = x
+	return x, nil
+}
+
+// Remove removes all fragments of a database, after the searches that use them.
+func (h *Holdings) Remove(x *Holding) error {
+	h.mu.Lock()
+	delete(h.list, x.Name+"-"+x.Desc.ID)
+	h.mu.Unlock()
+	for _, i := range x.Fragments() {
+		if err := x.Drop(i); err != nil {
+			return err
+		}
+	}
+	// Without its description the directory counts as unfinished.
+	if err := os.Remove(filepath.Join(x.dir, DescriptionFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return accessError(x.dir, err)
+	}
+	return accessError(x.dir, os.RemoveAll(x.dir))
+}
+
+// Budget returns the memory that the fragments may take together: limit, or what is
+// available now with those that are here, as for [Warm].
+func (h *Holdings) Budget(limit int64) (Budget, error) {
+	b, err := budget(limit, h.dir)
+	if err != nil {
+		return b, err
+	}
+	var used int64
+	for _, x := range h.All() {
+		used += x.Bytes()
+	}
+	b.Room += used
+	if limit == 0 {
+		b.Bytes += used
+	} else {
+		b.Bytes = min(limit, b.Room)
+	}
+	return b, nil
+}
+
+// Holding are the fragments of one database on a node.
+type Holding struct {
+	Name string
+	Desc *Description
+	dir  string
+
+	change sync.Mutex // serializes changes; locked before mu
+
+	mu    sync.Mutex // guards what follows
+	users []int      // searches of each fragment
+	ended *sync.Cond // a search has ended
+}
+
+func newHolding(dir, name string, desc *Description) *Holding {
+	x := &Holding{Name: name, Desc: desc, dir: dir, users: make([]int, len(desc.Fragments))}
+	x.ended = sync.NewCond(&x.mu)
+	return x
+}
+
+// Has reports whether a fragment is complete.
+func (x *Holding) Has(i int) bool {
+	_, err := os.Lstat(x.alias(i) + "." + x.Desc.Type.letter() + "al")
+	return err == nil
+}
+
+// Fragments returns the numbers of the complete fragments, in order.
+func (x *Holding) Fragments() (list []int) {
+	for i := range x.Desc.Fragments {
+		if x.Has(i) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+func (x *Holding) alias(i int) string { return filepath.Join(x.dir, "alias", fragmentAlias(i)) }
+
+// FilesOf returns the files of a fragment: of its volumes, and those that do not belong to
+// one volume.
+func (d *Description) FilesOf(i int) (list []DataFile) {
+	owner := func(name string) int {
+		for k, r := range d.Fragments {
+			for _, v := range r.Volumes {
+				if strings.HasPrefix(name, v+".") {
+					return k
+				}
+			}
+		}
+		return -1
+	}
+	for _, f := range d.Files {
+		if at := owner(f.Name); at == i || at < 0 {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// BytesOf returns the size of the files of a fragment.
+func (d *Description) BytesOf(i int) (n int64) {
+	for _, f := range d.FilesOf(i) {
+		n += f.Size
+	}
+	return n
+}
+
+// Load brings a fragment into memory, unless it is there. get writes the content of a file
+// of the database.
+func (x *Holding) Load(ctx context.Context, i int, get func(ctx context.Context, name string, to *os.File) error) error {
+	x.change.Lock()
+	defer x.change.Unlock()
+	if x.Has(i) {
+		return nil
+	}
+	data := filepath.Join(x.dir, "data")
+	for _, f := range x.Desc.FilesOf(i) {
+		path := filepath.Join(data, f.Name)
+		if st, err := os.Lstat(path); err == nil && st.Size() == f.Size {
+			continue // another fragment has it, too
+		}
+		if err := x.file(ctx, path, f, get); err != nil {
+			return err
+		}
+	}
+	r := x.Desc.Fragments[i]
+	text := aliasText(x.Desc.Title, data, r.Volumes) + fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", x.Desc.Sequences, x.Desc.Letters)
+	return accessError(x.dir, replaceFile(x.alias(i)+"."+x.Desc.Type.letter()+"al", []byte(text), beneath.Volatile))
+}
+
+// file brings one file into memory. It has its name once it is complete.
+func (x *Holding) file(ctx context.Context, path string, f DataFile, get func(ctx context.Context, name string, to *os.File) error) error {
+	out, err := beneath.Create(path, 0o644)
+	if err != nil {
+		return accessError(x.dir, err)
+	}
+	err = get(ctx, f.Name, out.File)
+	if err == nil {
+		var st os.FileInfo
+		if st, err = out.Stat(); err == nil && st.Size() != f.Size {
+			err = damagedError(x.Name, fmt.Errorf("%s has %d bytes instead of %d", f.Name, st.Size(), f.Size))
+		}
+	}
+	if err != nil {
+		return accessError(x.dir, errors.Join(err, out.Discard()))
+	}
+	if err := out.Commit(beneath.Volatile); err != nil {
+		return accessError(x.dir, err)
+	}
+	_ = useLargePages(path) // an error only makes searches slower
+	return nil
+}
+
+// Drop removes a fragment from memory, after the searches that use it. No further search can
+// open it meanwhile.
+func (x *Holding) Drop(i int) error {
+	x.change.Lock()
+	defer x.change.Unlock()
+	x.mu.Lock()
+	err := os.Remove(x.alias(i) + "." + x.Desc.Type.letter() + "al")
+	for x.users[i] > 0 {
+		x.ended.Wait()
+	}
+	x.mu.Unlock()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return accessError(x.dir, err)
+	}
+	needed := map[string]bool{}
+	for _, k := range x.Fragments() {
+		for _, f := range x.Desc.FilesOf(k) {
+			needed[f.Name] = true
+		}
+	}
+	var errs []error
+	for _, f := range x.Desc.FilesOf(i) {
+		if !needed[f.Name] {
+			if err := os.Remove(filepath.Join(x.dir, "data", f.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return accessError(x.dir, errors.Join(errs...))
+}
+
+// Open opens the fragments from first on, before end, for a search. They stay in memory until
+// the database is closed. The error is fs.ErrNotExist if one of them is not here.
+func (x *Holding) Open(first, end int) (*Database, error) {
+	if first < 0 || first >= end || end > len(x.Desc.Fragments) {
+		return nil, fs.ErrNotExist
+	}
+	d := &Database{
+		Name: x.Name, Type: x.Desc.Type, Title: x.Desc.Title, Version: x.Desc.Version, ParsedIDs: x.Desc.ParsedIDs, Masks: x.Desc.Masks,
+		Sequences: x.Desc.Sequences, Letters: x.Desc.Letters, ID: x.Desc.ID, Resident: true,
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := first; i < end; i++ {
+		if !x.Has(i) {
+			return nil, fs.ErrNotExist
+		}
+		r := x.Desc.Fragments[i]
+		d.Fragments = append(d.Fragments, Fragment{Path: x.alias(i), First: r.First, Sequences: r.Sequences, Letters: r.Letters})
+	}
+	count := func(n int) {
+		for i := first; i < end; i++ {
+			x.users[i] += n
+		}
+	}
+	count(1)
+	d.release = func() {
+		x.mu.Lock()
+		count(-1)
+		x.mu.Unlock()
+		x.ended.Broadcast()
+	}
+	return d, nil
+}
+
+// Bytes returns the size of all files that are here.
+func (x *Holding) Bytes() (n int64) {
+	entries, err := os.ReadDir(filepath.Join(x.dir, "data"))
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// InMemory returns how many bytes of the files of a fragment are in memory, and not swapped
+// out, by mincore(2).
+func (x *Holding) InMemory(i int) (n int64, err error) {
+	for _, f := range x.Desc.FilesOf(i) {
+		k, err := cachedBytes(filepath.Join(x.dir, "data", f.Name))
+		if err != nil {
+			return n, err
+		}
+		n += k
+	}
+	return n, nil
+}

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ type clusterScene struct {
 	dir   string
 	env   []string // of the head
 	nodes []*clusterNode
+	plain sync.Once // makes the database of makeblastdb
 }
 
 // clusterNode is a process that holds fragments.
@@ -60,7 +63,7 @@ func newClusterScene(t *testing.T, nodes, fragments int, budget float64) *cluste
 	s.ok(t, "blast", "cluster", "key", "key")
 	for i := range nodes {
 		n := &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, fmt.Sprint("n", i)), ram: s.ram(t, fmt.Sprint("n", i))}
-		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", fmt.Sprint(int64(budget * float64(rows[0].Bytes))), "--cores", "1"}
+		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", fmt.Sprintf("%dK", int64(budget*float64(rows[0].Bytes))>>10), "--cores", "1"}
 		s.nodes = append(s.nodes, n)
 		n.start(t)
 	}
@@ -213,10 +216,16 @@ func (s *clusterScene) plainly(t *testing.T, args ...string) string {
 		}
 		return string(out)
 	}
-	if err := os.Mkdir(dir, 0o755); err == nil {
+	s.plain.Do(func() {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 		run("makeblastdb", "-in", "../db.fa", "-dbtype", "nucl", "-title", "db", "-out", "db")
+	})
+	if !slices.Contains(args, "-query") {
+		args = append(args, "-query", "../q.fa")
 	}
-	return run("blastn", append([]string{"-db", "db", "-query", "../q.fa"}, args...)...)
+	return run("blastn", append([]string{"-db", "db"}, args...)...)
 }
 
 // family returns sequences, of which some are variants of one gene, and queries for all.
@@ -345,6 +354,115 @@ func TestBlastClusterReplicas(t *testing.T) {
 		}
 		n.start(t)
 		s.await(t, "two replicas again", func(f [][]int) bool { return replicas(f, fragments) >= 2 && len(f[i%len(f)]) > 0 })
+	}
+}
+
+// The service searches on the nodes. Searches that share a scan get what BLAST+ prints for each
+// alone.
+func TestBlastClusterServe(t *testing.T) {
+	t.Parallel()
+	s := newClusterScene(t, 2, 4, 1.2)
+	s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1")
+	listen := fmt.Sprint("127.0.0.1:", freePort(t))
+	cmd := exec.Command(binary, "blast", "serve", "--listen", listen, "--nodes", s.list())
+	cmd.Dir, cmd.Env, cmd.Stderr = s.dir, s.env, t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(line) != "listening on "+listen {
+		t.Fatalf("%q, %v", line, err)
+	}
+	text, err := os.ReadFile(filepath.Join(s.dir, "q.fa"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	formats := map[string]string{"tabular": "6", "text": "0", "xml": "5"}
+	var all sync.WaitGroup
+	for _, query := range strings.Split(string(text), ">")[1:] {
+		for format, number := range formats {
+			all.Go(func() {
+				name, _, _ := strings.Cut(query, "\n")
+				path := filepath.Join(s.dir, name+"-"+format)
+				if err := os.WriteFile(path, []byte(">"+query), 0o644); err != nil {
+					t.Error(err)
+					return
+				}
+				want := s.plainly(t, "-query", path, "-task", "blastn", "-outfmt", number)
+				got, err := submitted(listen, format, ">"+query)
+				if err != nil || got != want {
+					t.Errorf("%s as %s: %v, got\n%.1500s\nwant\n%.1500s", name, format, err, got, want)
+				}
+			})
+		}
+	}
+	all.Wait()
+	// The nodes have searched, and not the service.
+	for i, row := range s.status(t) {
+		if row.Status == nil || row.Status.Answered == 0 {
+			t.Errorf("node %d has searched nothing: %+v", i, row.Status)
+		}
+	}
+}
+
+// submitted lets the service search, and returns the result.
+func submitted(listen, format, query string) (string, error) {
+	body, err := json.Marshal(map[string]any{"program": "blastn", "database": "db", "format": format, "query": query, "options": map[string]string{"task": "blastn"}})
+	if err != nil {
+		return "", err
+	}
+	res, err := http.Post("http://"+listen+"/api/v1/searches", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var job struct{ ID, Error string }
+	if err := json.NewDecoder(res.Body).Decode(&job); err != nil || job.ID == "" {
+		return "", fmt.Errorf("%s: %s (%w)", res.Status, job.Error, err)
+	}
+	for range 100 {
+		res, err := http.Get("http://" + listen + "/api/v1/searches/" + job.ID + "/result?wait=10")
+		if err != nil {
+			return "", err
+		}
+		text, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusAccepted {
+			return string(text), err
+		}
+	}
+	return "", fmt.Errorf("no result")
+}
+
+// A node that is stopped during a search is silent, and other nodes search in its place.
+func TestBlastClusterSilent(t *testing.T) {
+	t.Parallel()
+	s := newClusterScene(t, 2, 4, 2.2)
+	s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list())
+	want := s.plainly(t, "-outfmt", "6", "-word_size", "7", "-evalue", "1e-3")
+	n := s.nodes[1]
+	for _, wait := range []time.Duration{0, 700 * time.Millisecond} {
+		cmd := exec.Command(binary, "blast", "blastn", "--nodes", s.list(), "-db", "db", "-query", "q.fa", "-outfmt", "6", "-word_size", "7", "-evalue", "1e-3")
+		cmd.Dir, cmd.Env = s.dir, s.env
+		var out, said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		_ = n.cmd.Process.Signal(syscall.SIGSTOP)
+		err := cmd.Wait()
+		_ = n.cmd.Process.Signal(syscall.SIGCONT)
+		if err != nil || out.String() != want || strings.Contains(said.String(), "this machine searches") {
+			t.Errorf("stopped after %v: %v, %s", wait, err, said.String())
+		}
 	}
 }
 

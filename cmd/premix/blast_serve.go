@@ -30,6 +30,7 @@ func (a *app) blastServe() *cobra.Command {
 		scans          = countFlag(2)
 		threads        countFlag
 		limits         = service.DefaultLimits()
+		c              clusterFlags
 		room, share    = memoryFlag(limits.Bytes), memoryFlag(limits.UserBytes)
 	)
 	cmd := &cobra.Command{
@@ -41,6 +42,9 @@ Accepted searches are answered, also after a kill and a new start.
 
 There is a page at /, a REST interface (described in /openapi.json), NCBI's BLAST URL
 API at /Blast.cgi, and metrics for Prometheus at /metrics.
+
+With --nodes the fragments are searched on the nodes of premix blast cluster that hold
+them.
 
   premix blast serve --listen 127.0.0.1:8080
   NCBIWWW.qblast("blastn", "nt", text, url_base="http://127.0.0.1:8080/Blast.cgi")`,
@@ -61,9 +65,19 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 				dir = filepath.Join(filepath.Dir(home), "blast-service")
 			}
 			limits.Bytes, limits.UserBytes = int64(room), int64(share)
+			logger := slog.New(slog.NewTextHandler(a.stderr, nil))
+			programs := &service.Programs{Threads: int(threads)}
+			if c.given() {
+				h, err := c.head(func(text string) { logger.Warn(text) })
+				if err != nil {
+					return err
+				}
+				defer h.Close()
+				programs.Remote = h.Remote
+			}
 			o := service.Options{
-				Dir: dir, Home: home, Version: version, Searcher: &service.Programs{Threads: int(threads)}, Delay: time.Duration(delay), Keep: time.Duration(keep),
-				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Proxies: proxies, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+				Dir: dir, Home: home, Version: version, Searcher: programs, Delay: time.Duration(delay), Keep: time.Duration(keep),
+				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Proxies: proxies, Log: logger,
 			}
 			if o.Tokens, err = reach.read(); err != nil {
 				return err
@@ -114,6 +128,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	if err := f.MarkHidden("tokens"); err != nil {
 		panic(err) // the flag of the line above exists
 	}
+	c.register(f)
 	f.StringArrayVar(&trusted, "trusted-proxy", nil, "address or network of a proxy whose X-Forwarded-For names the client, or unix; may be repeated")
 	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")

@@ -146,21 +146,50 @@ type Answer struct {
 
 // Ask returns the status of all nodes, in their order.
 func (h *Head) Ask(ctx context.Context, memory bool) []Answer {
-	answers := make([]Answer, len(h.nodes))
 	limit := dialTime
 	if memory {
 		limit = time.Minute
 	}
+	return h.ask(ctx, memory, limit, func([]Answer) bool { return false })
+}
+
+// straggle is the time for which a search waits for further nodes once those that have
+// answered have all fragments.
+const straggle = 250 * time.Millisecond
+
+// errSilent is the error of a node that has not answered in time.
+var errSilent = errors.New("it has not answered yet")
+
+// ask asks all nodes, until all have answered, or limit has passed, or those that have
+// answered were enough for some time.
+func (h *Head) ask(ctx context.Context, memory bool, limit time.Duration, enough func([]Answer) bool) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var all sync.WaitGroup
-	for i, address := range h.nodes {
-		all.Go(func() {
-			s, err := ask(ctx, h.client, address, memory)
-			answers[i] = Answer{address, s, err}
-		})
+	type numbered struct {
+		i int
+		Answer
 	}
-	all.Wait()
+	got := make(chan numbered, len(h.nodes)) // late ones stay in it
+	answers := make([]Answer, len(h.nodes))
+	for i, address := range h.nodes {
+		answers[i] = Answer{address, nil, &NodeError{Node: address, Err: errSilent}}
+		go func() {
+			s, err := ask(ctx, h.client, address, memory)
+			got <- numbered{i, Answer{address, s, err}}
+		}()
+	}
+	var late <-chan time.Time
+	for range h.nodes {
+		select {
+		case a := <-got:
+			answers[a.i] = a.Answer
+			if late == nil && enough(answers) {
+				late = time.After(straggle)
+			}
+		case <-late:
+			return answers
+		}
+	}
 	return answers
 }
 
@@ -341,17 +370,14 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 		lost[a] = true
 	}
 	s.mu.Unlock()
-	for _, a := range s.h.Ask(ctx, false) {
-		if a.Err != nil {
-			s.note(a.Err.Error())
-			continue
-		}
-		if lost[a.Address] {
-			continue
-		}
-		if a.Status.BLAST != s.blast {
-			s.note(fmt.Sprintf("node %s has BLAST+ %s, and this machine %s: it is not used", a.Address, a.Status.BLAST, s.blast))
-			continue
+	add := func(a Answer) (note string) {
+		switch {
+		case a.Err != nil:
+			return a.Err.Error()
+		case lost[a.Address]:
+			return ""
+		case a.Status.BLAST != s.blast:
+			return fmt.Sprintf("node %s has BLAST+ %s, and this machine %s: it is not used", a.Address, a.Status.BLAST, s.blast)
 		}
 		has := map[int]bool{}
 		for _, d := range a.Status.Databases {
@@ -365,6 +391,22 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 		}
 		holders = append(holders, holder{speed: float64(a.Status.Cores) / float64(1+a.Status.Searches), has: has})
 		addresses = append(addresses, a.Address)
+		return ""
+	}
+	answers := s.h.ask(ctx, false, dialTime, func(answers []Answer) bool {
+		holders, addresses = nil, nil
+		for _, a := range answers {
+			add(a)
+		}
+		return !slices.ContainsFunc(fragments, func(f int) bool {
+			return !slices.ContainsFunc(holders, func(h holder) bool { return h.has[f] })
+		})
+	})
+	holders, addresses = nil, nil
+	for _, a := range answers {
+		if note := add(a); note != "" {
+			s.note(note)
+		}
 	}
 	for _, part := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
 		s.running.Go(func() {

@@ -60,6 +60,7 @@ type Node struct {
 	placed   map[string]*placed
 	peers    map[string]*peer
 	searches int
+	answered int64
 }
 
 // placed is a placement on this node.
@@ -309,7 +310,7 @@ func (n *Node) status(memory bool) (*Status, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s.Searches = n.searches
+	s.Searches, s.Answered = n.searches, n.answered
 	for _, p := range n.placed {
 		s.Placed[p.Name] = Place{p.ID, p.Serial}
 		d := HeldDatabase{Name: p.Name, ID: p.ID}
@@ -388,6 +389,13 @@ func save(path string, in io.Reader) error {
 func (n *Node) run(ctx context.Context, o searchOrder, queries string, out io.Writer) (e ending) {
 	n.count(1)
 	defer n.count(-1)
+	defer func() {
+		if e.Error == "" {
+			n.mu.Lock()
+			n.answered++
+			n.mu.Unlock()
+		}
+	}()
 	select {
 	case n.slots <- struct{}{}:
 		defer func() { <-n.slots }()

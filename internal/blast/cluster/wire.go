@@ -30,6 +30,7 @@ type Status struct {
 	Budget    int64            `json:"budget_bytes"`
 	Used      int64            `json:"used_bytes"`
 	Searches  int              `json:"searches"` // that run or wait
+	Answered  int64            `json:"answered"` // searches that have ended, since the node was started
 	Databases []HeldDatabase   `json:"databases"`
 	Problems  []string         `json:"problems,omitempty"`
 	Placed    map[string]Place `json:"placed,omitempty"` // by name

@@ -132,7 +132,8 @@ func (g *group) search(ctx context.Context) ([]int, error) {
 			return g.which, nil
 		}
 	}
-	if l := layoutOf(o.format, o.columns, g.edges().matter); l != nil && !o.unformed {
+	// Other machines give archives, from which the results of each job are printed.
+	if l := layoutOf(o.format, o.columns, g.edges().matter); l != nil && !o.unformed && g.Remote == nil {
 		return g.texts(ctx, l)
 	}
 	if o.entire != "" {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 
+	"premix/internal/blast/database"
 	"premix/internal/blast/search"
 )
 
@@ -13,6 +15,10 @@ import (
 // together ([search.Together]).
 type Programs struct {
 	Threads int // 0: all cores
+
+	// Remote searches the fragments of a database on other machines, with files in a
+	// directory; nil: this machine searches.
+	Remote func(db *database.Database, dir string) search.Remote
 }
 
 // SearchError is the message of a program of BLAST+ that failed.
@@ -45,10 +51,19 @@ func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
 	for i, text := range s.Queries {
 		jobs = append(jobs, search.Job{Queries: text, Out: out[i]})
 	}
-	err = search.Batched(ctx, search.Request{
+	r := search.Request{
 		Program: s.Program, Database: s.Database, Options: options,
 		Settings: search.Settings{Cores: p.Threads, Apart: true},
-	}, jobs)
+	}
+	if p.Remote != nil {
+		dir, err := os.MkdirTemp("", "premix-blast-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		r.Remote = p.Remote(s.Database, dir)
+	}
+	err = search.Batched(ctx, r, jobs)
 	var exit *search.ExitError
 	var missing *search.MissingError
 	switch {

@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"premix/internal/blast/database"
+)
+
+func TestOrder(t *testing.T) {
+	equal := func(n int, budget int64) (list []member) {
+		for i := range n {
+			list = append(list, member{fmt.Sprint("n", i), budget})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name     string
+		sizes    []int64
+		nodes    []member
+		replicas int
+		want     [][]int // the first nodes of each order
+	}{
+		{"one replica, neighbours together", []int64{1, 1, 1, 1, 1, 1}, equal(3, 2), 1, [][]int{{0}, {0}, {1}, {1}, {2}, {2}}},
+		{"replicas begin at different nodes", []int64{1, 1, 1, 1}, equal(4, 2), 2, [][]int{{0, 2}, {1, 3}, {2, 0}, {3, 1}}},
+		{"a node with more memory has more", []int64{1, 1, 1, 1}, []member{{"a", 3}, {"b", 1}}, 1, [][]int{{0}, {0}, {0}, {1}}},
+		{"a node without memory has nothing", []int64{1, 1}, []member{{"a", 0}, {"b", 2}}, 1, [][]int{{1}, {1}}},
+		{"as many replicas as nodes", []int64{5}, equal(2, 5), 2, [][]int{{0, 1}}},
+	} {
+		got, err := order(c.sizes, c.nodes, c.replicas)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		for f := range got {
+			got[f] = got[f][:c.replicas]
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		sizes    []int64
+		nodes    []member
+		replicas int
+		kind     database.Kind
+	}{
+		"too little memory":           {[]int64{4, 4}, equal(2, 3), 1, database.NoRoom},
+		"enough, but in small pieces": {[]int64{4}, equal(4, 3), 1, database.NoRoom},
+		"too few nodes":               {[]int64{1}, equal(2, 9), 3, database.Use},
+	} {
+		_, err := order(c.sizes, c.nodes, c.replicas)
+		if e := (*database.Error)(nil); !errors.As(err, &e) || e.Kind != c.kind || e.HintText == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever the sizes: a plan is a permutation of the nodes for each fragment, and fits.
+func TestOrderRandomly(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	planned := 0
+	for range 2000 {
+		sizes := make([]int64, 1+r.IntN(40))
+		for i := range sizes {
+			sizes[i] = 1 + r.Int64N(1000)
+		}
+		nodes := make([]member, 1+r.IntN(9))
+		for i := range nodes {
+			nodes[i] = member{fmt.Sprint(i), r.Int64N(20_000)}
+		}
+		replicas := 1 + r.IntN(min(3, len(nodes)))
+		orders, err := order(sizes, nodes, replicas)
+		if err != nil {
+			continue
+		}
+		planned++
+		p := Placement{Format: placementFormat, Replicas: replicas, Order: orders}
+		used := make([]int64, len(nodes))
+		for i := range nodes {
+			p.Nodes = append(p.Nodes, nodes[i].address)
+		}
+		if err := p.check(); err != nil {
+			t.Fatal(err)
+		}
+		for f, o := range orders {
+			for _, n := range o[:replicas] {
+				used[n] += sizes[f]
+			}
+		}
+		for i := range nodes {
+			if used[i] > nodes[i].budget {
+				t.Fatalf("%v on %v, %d replicas: node %d gets %d", sizes, nodes, replicas, i, used[i])
+			}
+		}
+	}
+	if planned < 500 {
+		t.Errorf("only %d of 2000 were possible", planned)
+	}
+}
+
+func TestDistribute(t *testing.T) {
+	has := func(list ...int) map[int]bool {
+		m := map[int]bool{}
+		for _, f := range list {
+			m[f] = true
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name    string
+		list    []int
+		holders []holder
+		want    []share
+	}{
+		{"each has its own", []int{0, 1, 2, 3}, []holder{{1, has(0, 1)}, {1, has(2, 3)}}, []share{{0, 0, 2}, {1, 2, 4}}},
+		{"replicas share the work", []int{0, 1, 2, 3}, []holder{{1, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{0, 0, 2}, {1, 2, 4}}},
+		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{3, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{0, 0, 3}, {1, 3, 4}}},
+		{"no holder", []int{0, 1, 2}, []holder{{1, has(0, 2)}}, []share{{0, 0, 1}, {-1, 1, 2}, {0, 2, 3}}},
+		{"no node", []int{0, 1}, nil, []share{{-1, 0, 2}}},
+		{"what is left over", []int{1, 4, 5}, []holder{{1, has(0, 1, 2, 3, 4, 5)}}, []share{{0, 1, 2}, {0, 4, 6}}},
+	} {
+		if got := distribute(c.list, func(int) int64 { return 100 }, c.holders); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	// Every fragment is in exactly one share, of a node that has it.
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 1000 {
+		n := 1 + r.IntN(30)
+		holders := make([]holder, r.IntN(6))
+		for i := range holders {
+			holders[i] = holder{1 + r.Float64(), map[int]bool{}}
+			for f := range n {
+				holders[i].has[f] = r.IntN(3) == 0
+			}
+		}
+		var list []int
+		for f := range n {
+			if r.IntN(4) > 0 {
+				list = append(list, f)
+			}
+		}
+		var got []int
+		for _, s := range distribute(list, func(f int) int64 { return int64(1 + f) }, holders) {
+			for f := s.first; f < s.end; f++ {
+				got = append(got, f)
+				any := slices.ContainsFunc(holders, func(h holder) bool { return h.has[f] })
+				if s.node >= 0 && !holders[s.node].has[f] || s.node < 0 && any {
+					t.Fatalf("node %d searches fragment %d", s.node, f)
+				}
+			}
+		}
+		if !slices.Equal(got, list) {
+			t.Fatalf("got %v, want %v", got, list)
+		}
+	}
+}

@@ -12,11 +12,12 @@ import (
 	"premix/internal/record"
 )
 
-// A spawner can die. A task can kill its spawner, which is its parent; others can too, for
-// example an administrator, or a machine out of memory. So the tasks
+// A spawner can die. A task can kill its spawner, which is its parent, or stop it until the client
+// kills it; others can too, for example an administrator, or a machine out of memory. So the tasks
 // that ran then are suspects, and each of them is started again in a spawner of its own,
 // where it can harm no other task. A suspect that ends is innocent. One that loses
-// enough spawners has failed. Until then no try is counted.
+// enough spawners has failed, and so has one whose spawner was stopped again and again. Until
+// then no try is counted.
 
 // aloneDeaths is how many spawners of its own a task has to lose until it counts as
 // the cause. Each spawner that died although all of its tasks were innocent raises the
@@ -35,7 +36,7 @@ type suspect struct {
 // death is the end of a spawner that tasks are suspected of.
 type death struct {
 	open   int  // suspects that have not ended
-	caused bool // one of them has failed for it
+	caused bool // one of them has failed for it, or has stopped its spawner
 }
 
 // runner is a spawner and its setup.
@@ -48,11 +49,15 @@ type runner struct {
 // usual returns the setup of the spawner of all tasks but the suspects.
 func (s *spawners) usual() *runner {
 	r := &runner{setup: spawn.Setup{Slots: s.slots, StatusFile: s.q.StatusFile(s.o.Worker)}}
-	r.addLogs(s)
+	r.prepare(s)
 	return r
 }
 
-func (r *runner) addLogs(s *spawners) {
+// prepare completes the setup.
+func (r *runner) prepare(s *spawners) {
+	r.setup.Resumed = func() {
+		s.progress.note("another process, perhaps a task, had stopped the process that runs the tasks; it was resumed")
+	}
 	for i := range r.setup.Slots {
 		_, out, errs := s.q.Logs(s.o.Worker, r.setup.First+i)
 		r.setup.Logs = append(r.setup.Logs, out, errs)
@@ -136,7 +141,7 @@ func (s *spawners) startAlone(a *activeTask, st spawn.Task) error {
 		n++
 	}
 	r := &runner{alone: s.suspects[a.Number], setup: spawn.Setup{Slots: 1, First: n, StatusFile: s.q.LoneStatusFile(s.o.Worker, n)}}
-	r.addLogs(s)
+	r.prepare(s)
 	if _, err := s.spawn(r); err != nil {
 		return err
 	}
@@ -164,6 +169,7 @@ func (s *spawners) leave(a *activeTask, finished bool) {
 	}
 	delete(s.suspects, a.Number)
 	d := r.alone.death
+	d.caused = d.caused || r.Stops() > 0 // not often enough to fail
 	if d.open--; d.open == 0 && !d.caused {
 		s.outside++
 	}
@@ -190,6 +196,7 @@ func (s *spawners) end(r *runner) {
 // again.
 func (s *spawners) died(r *runner, err error) (finished []spawn.Result, records []*record.Task) {
 	s.end(r)
+	stopped := errors.Is(err, spawn.ErrStopped)
 	var told *spawn.Error
 	if errors.As(err, &told) {
 		if r.setup.Cells != nil {
@@ -235,10 +242,10 @@ func (s *spawners) died(r *runner, err error) (finished []spawn.Result, records 
 			s.suspects[a.Number] = &suspect{death: d}
 		default:
 			r.alone.deaths++
-			if r.alone.deaths < aloneDeaths+s.outside {
+			if r.alone.deaths < aloneDeaths+s.outside && !stopped {
 				break
 			}
-			records = append(records, s.culprit(a, at, r.alone.deaths))
+			records = append(records, s.culprit(a, at, r.alone.deaths, stopped))
 			r.alone.deaths, r.alone.death.caused = 0, true
 			continue // it waits again when the record is durable, if ever
 		}
@@ -262,8 +269,9 @@ func (s *spawners) died(r *runner, err error) (finished []spawn.Result, records 
 	return finished, records
 }
 
-// culprit returns the record of a suspect that has failed.
-func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
+// culprit returns the record of a suspect that has failed: so many of its spawners died, the
+// last one because it was stopped if stopped is true.
+func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int, stopped bool) *record.Task {
 	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Finished: time.Now()}
 	_, out, errs := s.q.Logs(s.o.Worker, at.Slot)
 	res.Out, res.Err = since(out, at.Out), since(errs, at.Err)
@@ -272,6 +280,10 @@ func (s *spawners) culprit(a *activeTask, at *spawn.Running, deaths int) *record
 	rec.Cause = record.CauseLost
 	rec.Error = fmt.Sprintf("the process that runs it was killed %d times while it ran there alone", deaths)
 	rec.Hint = "the command kills its parent process: see what it sends signals to, such as $PPID, all processes (kill -1) or those of a name (pkill)"
+	if stopped {
+		rec.Error = "the process that runs it was stopped again and again while it ran there alone"
+		rec.Hint = "the command stops its parent process: see what it sends SIGSTOP to, such as $PPID, all processes (kill -STOP -1) or those of a name (pkill -STOP)"
+	}
 	return rec
 }
 

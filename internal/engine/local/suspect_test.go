@@ -1,16 +1,19 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/queue"
+	"premix/internal/engine/spawn"
 	"premix/internal/record"
 )
 
@@ -128,4 +131,94 @@ func TestTaskThatFillsTheDisk(t *testing.T) {
 		}
 	}
 	t.Logf("the run stopped %d times in %d rounds", stops, rounds)
+}
+
+// othersOfSession is a command that stops all processes of the session of the spawner but
+// the shell itself.
+const othersOfSession = "for s in /proc/[0-9]*/stat; do read -r p c s x g id rest <$s && [ \"$id\" = $PPID ] && [ $p != $$ ] && kill -STOP $p; done 2>/dev/null"
+
+// Tasks that stop their spawner do not keep others from running. One that does it now and then
+// succeeds. One that does it again and again fails with its cause, and all others succeed in
+// their first try, also those that were stopped with it.
+func TestTasksThatStopTheirSpawner(t *testing.T) {
+	rounds := 1
+	if soak {
+		rounds = 25
+	}
+	const (
+		succeeds = ""
+		each     = 6
+	)
+	tasks := []struct{ command, cause string }{
+		{"kill -STOP $PPID", succeeds},
+		{"kill -STOP -$PPID; sleep 0.1", succeeds},
+		{othersOfSession + "; true", succeeds},
+		{"while :; do kill -STOP $PPID; sleep 0.01; done", record.CauseLost},
+		{"p=$PPID; setsid sh -c \"while kill -STOP $p; do sleep 0.01; done\" & sleep 100", record.CauseLost},
+		{"while :; do " + othersOfSession + "; sleep 0.01; done", record.CauseLost},
+		{"while :; do kill -STOP 0; done", record.CauseTimeout},
+		{"trap 'echo ended; exit 3' TERM; while :; do kill -STOP $$; done", record.CauseTimeout},
+	}
+	for range rounds {
+		d := newTaskDir(t)
+		var text strings.Builder
+		for _, task := range tasks {
+			for range each {
+				fmt.Fprintln(&text, "sleep 0.01; echo innocent")
+			}
+			fmt.Fprintln(&text, task.command)
+		}
+		d.submit(queue.BatchOptions{Options: queue.Options{Timeout: 10 * time.Second}}, queue.Lines, text.String())
+		sum, err := d.run(TaskOptions{Jobs: 3})
+		if sum == nil || sum.Failed != 5 || sum.Succeeded != len(tasks)*each+3 || sum.NotRun != 0 {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		for number, r := range d.records() {
+			if number%(each+1) != 0 {
+				if got := d.output(number, false); !r.OK() || r.Try != 1 || got != "innocent\n" {
+					t.Errorf("task %d: %+v, wrote %q", number, r, got)
+				}
+				continue
+			}
+			if task := tasks[number/(each+1)-1]; r.Cause != task.cause || r.Try != 1 {
+				t.Errorf("%s: %+v", task.command, r)
+			} else if r.Cause == record.CauseLost && (!strings.Contains(r.Error, "was stopped again and again") || !strings.Contains(r.Hint, "SIGSTOP")) {
+				t.Errorf("%s: %+v", task.command, r)
+			}
+		}
+		// A stopped task gets to handle its SIGTERM.
+		if got := d.output(len(tasks)*(each+1), false); got != "ended\n" {
+			t.Errorf("the last one wrote %q", got)
+		}
+	}
+}
+
+// An interrupted run ends, also while tasks stop its spawner.
+func TestInterruptedWhileStopped(t *testing.T) {
+	for _, loop := range []string{"kill -STOP $PPID; sleep 100", "while :; do kill -STOP $PPID; done"} {
+		d := newTaskDir(t)
+		d.submit(queue.BatchOptions{}, queue.Lines, strings.Repeat("sleep 100\n", 2)+"touch begun; "+loop+"\n")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() {
+			for {
+				if _, err := os.Stat(filepath.Join(d.dir, "begun")); err == nil {
+					cancel(&Interrupted{Signal: unix.SIGINT})
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		began := time.Now()
+		sum, err := RunTasks(ctx, TaskOptions{Queue: d.q, Jobs: 3, Grace: time.Second})
+		var interrupted *Interrupted
+		if !errors.As(err, &interrupted) || sum == nil || sum.NotRun != 3 {
+			t.Errorf("%s: %+v, %v", loop, sum, err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("%s: took %v", loop, took)
+		}
+		if b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker)); err != nil || b.Alive() {
+			t.Errorf("%s: the spawner lives, or %v", loop, err)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,10 @@ type Spawner struct {
 	setup Setup
 	cmd   *exec.Cmd
 	conn  *os.File
+	end   sync.Once
+	ended chan struct{} // closed when cmd has been waited for
+	stops atomic.Int64  // how often another process has stopped it
+	stuck atomic.Bool   // it was killed for that
 
 	mu  sync.Mutex // guards writing
 	buf []byte
@@ -39,7 +44,7 @@ func Start(binary string, setup Setup) (*Spawner, error) {
 		unix.Close(fds[0])
 		return nil, err
 	}
-	s := &Spawner{setup: setup, conn: os.NewFile(uintptr(fds[0]), "socket")}
+	s := &Spawner{setup: setup, conn: os.NewFile(uintptr(fds[0]), "socket"), ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, Arg)
 	s.cmd.Stderr = os.Stderr
 	s.cmd.ExtraFiles = []*os.File{theirs}
@@ -47,6 +52,7 @@ func Start(binary string, setup Setup) (*Spawner, error) {
 		s.conn.Close()
 		return nil, fmt.Errorf("start the spawner: %w", err)
 	}
+	go s.watch()
 	text, err := json.Marshal(setup)
 	if err == nil {
 		err = s.write(append(beginFrame(nil, frameSetup), text...))
@@ -106,9 +112,13 @@ type Error struct{ Text string }
 
 func (e *Error) Error() string { return "the spawner cannot work: " + e.Text }
 
+// ErrStopped reports that other processes stopped the spawner again each time that it was
+// resumed, so that the client has killed it.
+var ErrStopped = errors.New("the spawner was stopped again and again")
+
 // Results calls f with each batch of results until the spawner has ended, and
-// returns why: nil after Close, io.ErrUnexpectedEOF if the spawner died, an *Error
-// if it gave up. The batch is valid until f returns.
+// returns why: nil after Close, io.ErrUnexpectedEOF if the spawner died, ErrStopped, or an
+// *Error if it gave up. The batch is valid until f returns.
 func (s *Spawner) Results(f func([]Result)) error {
 	in := bufio.NewReaderSize(s.conn, 64<<10)
 	var frame []byte
@@ -118,6 +128,9 @@ func (s *Spawner) Results(f func([]Result)) error {
 		if frame, err = readFrame(in, frame); err != nil {
 			if errors.Is(err, os.ErrClosed) {
 				return nil
+			}
+			if s.stuck.Load() {
+				return ErrStopped
 			}
 			return io.ErrUnexpectedEOF
 		}
@@ -143,8 +156,11 @@ func (s *Spawner) Results(f func([]Result)) error {
 // Close ends the spawner and all tasks that it still runs, and waits for them.
 func (s *Spawner) Close() error {
 	err := s.conn.Close()
+	// If it is stopped, it does not see that. watch resumes it again if necessary.
+	_ = s.cmd.Process.Signal(unix.SIGCONT)
 	// How it ended is of no interest.
 	_ = s.cmd.Wait()
+	s.end.Do(func() { close(s.ended) })
 	b, berr := ReadStatusFile(s.setup.StatusFile)
 	if berr == nil && b.Session == s.cmd.Process.Pid {
 		berr = b.Sweep()

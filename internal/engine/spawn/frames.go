@@ -33,6 +33,7 @@ type Setup struct {
 	StatusFile string       // path of the status file; it is made
 	Logs       []string     // two files a slot: standard output, standard error
 	Cells      []TaskCgroup // one a slot; empty: without cgroups
+	Resumed    func()       `json:"-"` // for the client: it has resumed the spawner, which another process had stopped; nil: none
 }
 
 // Task is the description of a process. It has Argv or Shell, or both: with both, the

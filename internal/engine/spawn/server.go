@@ -312,7 +312,16 @@ func (t *slot) signal(id uint64, sig syscall.Signal) {
 		return
 	}
 	t.signaled = true
+	t.kill(sig)
+}
+
+// kill sends a signal to the group of the running task, and SIGCONT after SIGTERM: a process
+// that is stopped handles no SIGTERM. The caller holds mu.
+func (t *slot) kill(sig syscall.Signal) {
 	_ = unix.Kill(-t.pid, sig) // it may just have ended
+	if sig == unix.SIGTERM {
+		_ = unix.Kill(-t.pid, unix.SIGCONT)
+	}
 }
 
 // lose sends a signal to the running task, because the client is gone.
@@ -663,7 +672,7 @@ func (t *slot) expire(id uint64) {
 		sig = unix.SIGKILL
 	}
 	t.timedOut = true
-	_ = unix.Kill(-t.pid, sig)
+	t.kill(sig)
 	if sig == unix.SIGTERM {
 		time.AfterFunc(grace, func() { t.expire(id) })
 	}

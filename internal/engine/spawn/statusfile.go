@@ -239,6 +239,7 @@ func (b *StatusFile) await() {
 	if !b.Alive() {
 		return // another process has the number by now
 	}
+	_ = unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0) // a task may have stopped it
 	for end := time.Now().Add(endWait); ; {
 		left := time.Until(end)
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, max(0, int(left.Milliseconds())))
@@ -276,9 +277,9 @@ func (b *StatusFile) Sweep() error {
 	}
 }
 
-// sessionMembers returns the processes of a session that are not zombies.
-func sessionMembers(session int) []int {
-	dir, err := os.Open("/proc")
+// namesIn returns the names in a directory; none if it cannot be read.
+func namesIn(path string) []string {
+	dir, err := os.Open(path)
 	if err != nil {
 		return nil
 	}
@@ -287,9 +288,14 @@ func sessionMembers(session int) []int {
 	if err != nil {
 		return nil
 	}
+	return names
+}
+
+// sessionMembers returns the processes of a session that are not zombies.
+func sessionMembers(session int) []int {
 	want := strconv.Itoa(session)
 	var list []int
-	for _, name := range names {
+	for _, name := range namesIn("/proc") {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue

@@ -191,6 +191,29 @@ func Read[T any](path string, f func(*T) error) (h Header, torn int, err error) 
 	return h, torn, err
 }
 
+// Follow calls f for each whole line of a table that grows, from an offset on, and returns the
+// offset for the next call. From 0 on it omits the header, and returns 0 as long as that is
+// torn. See [lines.Read].
+func Follow(table *os.File, from int64, f func(line []byte, at int64) error) (end int64, err error) {
+	end, err = lines.Read(table, from, func(line []byte, at int64) error {
+		if at > 0 {
+			return f(line, at)
+		}
+		var h Header
+		if json.Unmarshal(line, &h) != nil || h.Format < 1 {
+			return errHeader
+		}
+		if h.Format > Format {
+			return &FormatError{Path: table.Name(), Format: h.Format}
+		}
+		return nil
+	})
+	if errors.Is(err, errHeader) {
+		err = nil
+	}
+	return end, err
+}
+
 // errHeader ends the reading of a table whose header is torn.
 var errHeader = errors.New("torn header")
 

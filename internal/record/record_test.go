@@ -193,6 +193,47 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 }
 
+// A table that is followed while it grows gives each record once, whatever byte it ends at.
+func TestFollow(t *testing.T) {
+	const header, first, second = "{\"table\":\"task\",\"format\":1}\n", "{\"task\":1}\n", "{\"task\":2}\n"
+	text := header + first + second
+	f, err := os.Create(filepath.Join(t.TempDir(), "t.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var got string
+	end := int64(0)
+	for i := range text {
+		if _, err := f.WriteString(text[i : i+1]); err != nil {
+			t.Fatal(err)
+		}
+		end, err = record.Follow(f, end, func(line []byte, at int64) error {
+			if string(line) != text[at:at+int64(len(line))] {
+				t.Errorf("%q at %d", line, at)
+			}
+			got += string(line)
+			return nil
+		})
+		if want := int64(strings.LastIndexByte(text[:i+1], '\n') + 1); err != nil || end != want {
+			t.Fatalf("after %d bytes: %d, %v; want %d", i+1, end, err, want)
+		}
+	}
+	if got != first+second {
+		t.Errorf("%q", got)
+	}
+	for head, wrong := range map[string]bool{"{\"format\":0}\n": false, "rubbish\n": false, "{\"format\":99}\n": true} {
+		if _, err := f.WriteAt([]byte(head), 0); err != nil {
+			t.Fatal(err)
+		}
+		end, err := record.Follow(f, 0, func([]byte, int64) error { return errors.New("a line was read") })
+		var format *record.FormatError
+		if end != 0 || errors.As(err, &format) != wrong || !wrong && err != nil {
+			t.Errorf("%q: %d, %v", head, end, err)
+		}
+	}
+}
+
 func TestReadStopsAtTheError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.jsonl")
 	w := create(t, path)

@@ -10,6 +10,7 @@ import (
 
 	"premix/internal/engine/pilot"
 	"premix/internal/engine/programs"
+	"premix/internal/kit/hostlist"
 )
 
 // dialect is the command line of a system.
@@ -268,22 +269,11 @@ const mostElements = 1 << 20
 func parseTasks(text string) ([]int, error) {
 	var list []int
 	for _, part := range strings.Split(text, ",") {
-		bad := fmt.Errorf("qstat prints the tasks %q", text)
-		span, step, stepped := strings.Cut(part, ":")
-		first, last, ranged := strings.Cut(span, "-")
-		if !ranged {
-			last = first
+		a, b, step, ok := hostlist.Range(part)
+		if !ok || b-a > mostElements {
+			return nil, fmt.Errorf("qstat prints the tasks %q", text)
 		}
-		a, aerr := strconv.Atoi(first)
-		b, berr := strconv.Atoi(last)
-		by, serr := 1, error(nil)
-		if stepped {
-			by, serr = strconv.Atoi(step)
-		}
-		if aerr != nil || berr != nil || serr != nil || by < 1 || b-a > mostElements {
-			return nil, bad
-		}
-		for i := a; i <= b; i += by {
+		for i := a; i <= b; i += step {
 			list = append(list, i)
 		}
 	}

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/kit/hostlist"
 )
 
 // overdue is how much longer than its grace a pod may take to end before its node
@@ -166,18 +166,7 @@ func failure(p *corev1.Pod) string {
 // 1,3-5.
 func inRanges(list string, index int) bool {
 	for r := range strings.SplitSeq(list, ",") {
-		first, last, isRange := strings.Cut(r, "-")
-		a, err := strconv.Atoi(first)
-		if err != nil {
-			continue
-		}
-		b := a
-		if isRange {
-			if b, err = strconv.Atoi(last); err != nil {
-				continue
-			}
-		}
-		if index >= a && index <= b {
+		if a, b, _, ok := hostlist.Range(r); ok && index >= a && index <= b {
 			return true
 		}
 	}

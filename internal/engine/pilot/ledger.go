@@ -233,9 +233,7 @@ func (l *ledger) append(entries ...*Entry) (err error) {
 		}
 	}
 	if l.size == 0 {
-		host, _ := os.Hostname() // a host without a name is still one
-		h := record.Header{Table: "ledger", Format: record.Format, Premix: l.version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
-		if err := enc.Encode(h); err != nil {
+		if err := enc.Encode(engine.NewHeader("ledger", l.version)); err != nil {
 			return err
 		}
 	}

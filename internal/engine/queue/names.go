@@ -13,6 +13,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/kit/lines"
 	"premix/internal/kit/owner"
+	"premix/internal/record"
 )
 
 // Names reads the names of tasks, for a reader that watches a directory from outside. It
@@ -175,12 +176,7 @@ func (n *Names) refresh() error {
 	if err != nil || info.Size() == n.read {
 		return err
 	}
-	if n.read == 0 {
-		if n.read, err = readHeader(f); err != nil || n.read == 0 {
-			return err
-		}
-	}
-	n.read, err = lines.Read(f, n.read, func(line []byte, _ int64) error {
+	n.read, err = record.Follow(f, n.read, func(line []byte, _ int64) error {
 		o := &Order{}
 		if json.Unmarshal(line, o) == nil && o.Order == orderBatch {
 			n.batches = append(n.batches, o)

@@ -2,13 +2,10 @@ package queue
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"os"
 	"time"
 
 	"premix/internal/kit/lines"
-	"premix/internal/record"
 )
 
 // Kinds of orders.
@@ -81,25 +78,4 @@ func appendOrders(f *os.File, size int64, orders []*Order) (int64, error) {
 		buf.WriteByte('\n')
 	}
 	return lines.Append(f, size, buf.Bytes(), true)
-}
-
-// readHeader reads the first line of a table and returns where it ends; 0 if it is
-// not whole.
-func readHeader(f *os.File) (end int64, err error) {
-	errFound := errors.New("found")
-	_, err = lines.Read(f, 0, func(line []byte, _ int64) error {
-		var h record.Header
-		if json.Unmarshal(line, &h) != nil || h.Format < 1 {
-			return errFound
-		}
-		if h.Format > record.Format {
-			return &record.FormatError{Path: f.Name(), Format: h.Format}
-		}
-		end = int64(len(line))
-		return errFound
-	})
-	if errors.Is(err, errFound) {
-		err = nil
-	}
-	return end, err
 }

@@ -366,12 +366,7 @@ func (q *Queue) readOrders() error {
 	if info.Size() < q.read {
 		q.forget()
 	}
-	if q.read == 0 {
-		if q.read, err = readHeader(f); err != nil || q.read == 0 {
-			return err
-		}
-	}
-	q.read, err = lines.Read(f, q.read, func(line []byte, at int64) error {
+	q.read, err = record.Follow(f, q.read, func(line []byte, at int64) error {
 		o := &Order{}
 		if json.Unmarshal(line, o) != nil || o.Order == "" {
 			return q.damaged(ordersFile)
@@ -569,13 +564,7 @@ func (q *Queue) replay(n int) error {
 	if err := q.x.journal(n); err != nil {
 		return err
 	}
-	from := *q.x.applied(n)
-	if from == 0 {
-		if from, err = readHeader(f); err != nil || from == 0 {
-			return err
-		}
-	}
-	end, err := lines.Read(f, from, func(line []byte, at int64) error {
+	end, err := record.Follow(f, *q.x.applied(n), func(line []byte, at int64) error {
 		var r record.Task
 		if json.Unmarshal(line, &r) == nil {
 			q.applyRecord(&r, n, at, len(line))
@@ -692,11 +681,18 @@ func (q *Queue) entry(task int) (e entry, ok bool) {
 func (q *Queue) Spec(task int) (*Spec, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	_, spec, err := q.look(task)
+	return spec, err
+}
+
+// look returns the entry and the spec of a task. The caller holds mu.
+func (q *Queue) look(task int) (e entry, spec *Spec, err error) {
 	e, ok := q.entry(task)
 	if !ok {
-		return nil, q.noTask(task)
+		return e, nil, q.noTask(task)
 	}
-	return q.spec(task, &e)
+	spec, err = q.spec(task, &e)
+	return e, spec, err
 }
 
 // spec returns the spec of a task. The caller holds mu.

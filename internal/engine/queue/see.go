@@ -389,11 +389,7 @@ func (q *Queue) Why(task int) (*Explanation, error) {
 func (q *Queue) explain(task int, running []spawn.Running, worker bool) (*Explanation, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e, ok := q.entry(task)
-	if !ok {
-		return nil, q.noTask(task)
-	}
-	spec, err := q.spec(task, &e)
+	e, spec, err := q.look(task)
 	if err != nil {
 		return nil, err
 	}

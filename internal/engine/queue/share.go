@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"premix/internal/engine"
-	"premix/internal/kit/lines"
 	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
@@ -56,13 +55,7 @@ func (f *Follower) read(n int, each func(*record.Task)) error {
 		return err
 	}
 	defer file.Close()
-	from := f.at[n]
-	if from == 0 {
-		if from, err = readHeader(file); err != nil || from == 0 {
-			return err
-		}
-	}
-	f.at[n], err = lines.Read(file, from, func(line []byte, _ int64) error {
+	f.at[n], err = record.Follow(file, f.at[n], func(line []byte, _ int64) error {
 		var r record.Task
 		if json.Unmarshal(line, &r) == nil {
 			each(&r)
@@ -165,11 +158,7 @@ func (q *Queue) Left(ranges [][2]int) int {
 func (q *Queue) startable(task int) (*Startable, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e, ok := q.entry(task)
-	if !ok {
-		return nil, q.noTask(task)
-	}
-	spec, err := q.spec(task, &e)
+	e, spec, err := q.look(task)
 	if err != nil {
 		return nil, err
 	}

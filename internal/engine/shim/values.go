@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/queue"
+	"premix/internal/kit/hostlist"
 )
 
 // longest is the longest time that an option may have. Sums of a few are durations, too.
@@ -111,19 +112,8 @@ func parseArray(text string) (indices []int, limit int, err error) {
 		}
 	}
 	for _, part := range strings.Split(list, ",") {
-		part, by, stepped := strings.Cut(part, ":")
-		first, last, ranged := strings.Cut(part, "-")
-		if !ranged {
-			last = first
-		}
-		a, err1 := strconv.Atoi(first)
-		b, err2 := strconv.Atoi(last)
-		step := 1
-		var err3 error
-		if stepped {
-			step, err3 = strconv.Atoi(by)
-		}
-		if err1 != nil || err2 != nil || err3 != nil || a < 0 || b < a || b > math.MaxInt32 || step < 1 || step > math.MaxInt32 || stepped && !ranged || (b-a)/step >= maxArray-len(indices) {
+		a, b, step, ok := hostlist.Range(part)
+		if !ok || (b-a)/step >= maxArray-len(indices) {
 			return nil, 0, bad
 		}
 		for i := a; i <= b; i += step {

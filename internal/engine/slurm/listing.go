@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/engine/pilot"
 	"premix/internal/engine/programs"
+	"premix/internal/kit/hostlist"
 )
 
 // listing is the output of squeue.
@@ -47,14 +48,14 @@ func parseIndex(text string) [][2]int {
 	text, _, _ = strings.Cut(text, "%")
 	var list [][2]int
 	for _, part := range strings.Split(text, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		if !isRange {
-			last = first
-		}
-		a, err := strconv.Atoi(first)
-		b, berr := strconv.Atoi(last)
-		if err == nil && berr == nil {
+		a, b, step, ok := hostlist.Range(part)
+		switch {
+		case ok && step == 1:
 			list = append(list, [2]int{a, b})
+		case ok: // squeue writes so if all steps are equal
+			for i := a; i <= b; i += step {
+				list = append(list, [2]int{i, i})
+			}
 		}
 	}
 	return list

@@ -15,6 +15,7 @@ premix-b|1|4|PENDING|launch failed requeued held|
 premix-b|1|6|PENDING|JobHeldUser|
 premix-b|1|7|CANCELLED|None|
 premix-b|1|7|PENDING|BeginTime|
+premix-b|1|20-40:10|PENDING|Priority|
 other|1|8|RUNNING|None|n3
 `)
 	for _, c := range []struct {
@@ -33,6 +34,8 @@ other|1|8|RUNNING|None|n3
 		{"1_6 (premix-b)", true, pilot.Pending, false},
 		{"1_7 (premix-b)", true, pilot.Pending, false}, // it is to start again
 		{"1_8", false, 0, false},
+		{"1_30 (premix-b)", true, pilot.Pending, false},
+		{"1_31 (premix-b)", false, 0, false},
 		{"1", false, 0, false},
 	} {
 		st, found := l.status(parseID(c.id))

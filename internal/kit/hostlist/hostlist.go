@@ -79,6 +79,24 @@ func Split(list string) []string {
 	return all
 }
 
+// Range parses a number or a range of numbers as in 3, 1-5 or 1-9:2, whose step is 2. ok is false
+// for any other text, and for numbers of more than 31 bits.
+func Range(text string) (first, last, step int, ok bool) {
+	span, by, stepped := strings.Cut(text, ":")
+	from, to, ranged := strings.Cut(span, "-")
+	if !ranged {
+		to = from
+	}
+	if !stepped {
+		by = "1"
+	}
+	a, aerr := strconv.ParseUint(from, 10, 31)
+	b, berr := strconv.ParseUint(to, 10, 31)
+	c, cerr := strconv.ParseUint(by, 10, 31)
+	ok = aerr == nil && berr == nil && cerr == nil && a <= b && c > 0 && (ranged || !stepped)
+	return int(a), int(b), int(c), ok
+}
+
 // padded expands 01-03,7. It accepts at most most numbers.
 func padded(text string, most int) (list []string, ok bool) {
 	for part := range strings.SplitSeq(text, ",") {

@@ -34,6 +34,21 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+func TestRange(t *testing.T) {
+	for text, want := range map[string][3]int{
+		"3": {3, 3, 1}, "0-9": {0, 9, 1}, "1-9:2": {1, 9, 2}, "5-5:1": {5, 5, 1}, "2147483647": {2147483647, 2147483647, 1},
+	} {
+		if first, last, step, ok := Range(text); !ok || [3]int{first, last, step} != want {
+			t.Errorf("%q: %d %d %d %v", text, first, last, step, ok)
+		}
+	}
+	for _, text := range []string{"", "a", "-", "1-", "-1", "3-1", "1-5:", "1-5:0", "4:2", "1-2-3", "1:2:3", "+1", " 1", "2147483648"} {
+		if first, last, step, ok := Range(text); ok {
+			t.Errorf("%q: %d %d %d", text, first, last, step)
+		}
+	}
+}
+
 func FuzzExpand(f *testing.F) {
 	f.Add("n1,m[01-03,7]-ib")
 	f.Add("r[1-2]n[08-10] x")

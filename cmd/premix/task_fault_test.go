@@ -20,6 +20,7 @@ import (
 	"premix/internal/engine/queue"
 	"premix/internal/engine/spawn"
 	"premix/internal/kit/exit"
+	"premix/internal/kit/proc"
 )
 
 // taskScene is a task directory whose tasks have a mark in their environment.
@@ -253,19 +254,14 @@ func (s *taskScene) started(t *testing.T) map[int]int {
 	return count
 }
 
-// parentOf is the parent of a process.
+// parentOf returns the parent of a process, or 0.
 func parentOf(pid int) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	f, err := proc.Stat(pid)
+	if err != nil || len(f) <= proc.Parent {
 		return 0
 	}
-	var state string
-	var ppid int
-	_, err = fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &ppid)
-	if err != nil {
-		return 0
-	}
-	return ppid
+	parent, _ := strconv.Atoi(f[proc.Parent]) // the kernel writes a number
+	return parent
 }
 
 // A premix that is killed while it submits has submitted all or nothing.

@@ -17,6 +17,7 @@ import (
 
 	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/proc"
 )
 
 // How a tool is stopped at its input.
@@ -375,7 +376,7 @@ func tree(pid int) ([]int, error) {
 				continue // the thread has ended
 			}
 			for _, word := range strings.Fields(string(b)) {
-				if child, err := strconv.Atoi(word); err == nil && state(child) != 'Z' {
+				if child, err := strconv.Atoi(word); err == nil && proc.State(child) != 'Z' {
 					children = append(children, child)
 				}
 			}
@@ -384,17 +385,6 @@ func tree(pid int) ([]int, error) {
 		all = append(all, children...)
 	}
 	return all, nil
-}
-
-// state returns the letter of a process's state in proc_pid_stat(5), or 0 if the
-// process does not exist.
-func state(pid int) byte {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name in parentheses may hold anything.
-	if i := bytes.LastIndexByte(b, ')'); err == nil && i >= 0 && i+2 < len(b) {
-		return b[i+2]
-	}
-	return 0
 }
 
 // restWithin is the time within which the processes of a waiting tool must be asleep.
@@ -411,7 +401,7 @@ func rest(pids []int) {
 }
 
 // runs reports whether a process is running or waits for a processor.
-func runs(pid int) bool { return state(pid) == 'R' }
+func runs(pid int) bool { return proc.State(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO
 // and under each descriptor that leads to it.
@@ -521,14 +511,14 @@ func (s *supervisor) behindWrapper() *program {
 	if cwd, err := os.Readlink(dir + "cwd"); err != nil || cwd != s.workDir() {
 		return nil
 	}
-	argv, err := readStrings(dir + "cmdline")
+	argv, err := proc.Strings(dir + "cmdline")
 	if err != nil || len(argv) == 0 {
 		return nil
 	}
 	if s.container != nil && filepath.Base(argv[0]) != filepath.Base(exe) {
 		return nil // runc executes what argv names
 	}
-	env, err := readStrings(dir + "environ")
+	env, err := proc.Strings(dir + "environ")
 	if err != nil {
 		return nil
 	}
@@ -538,15 +528,6 @@ func (s *supervisor) behindWrapper() *program {
 func isChild(pid, parent int) bool {
 	pids, err := tree(parent)
 	return err == nil && len(pids) > 1 && pids[1] == pid
-}
-
-// readStrings reads a list of strings that each end with a zero byte.
-func readStrings(path string) ([]string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
 }
 
 // source describes the template for package frozen.

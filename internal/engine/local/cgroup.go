@@ -15,6 +15,7 @@ import (
 
 	"premix/internal/engine/spawn"
 	"premix/internal/kit/mountinfo"
+	"premix/internal/kit/proc"
 )
 
 // The controllers that limit a task. Version 1 has a hierarchy for each, or for
@@ -123,19 +124,7 @@ type parent struct {
 // even if its number is reused, so that others can see whether it is alive:
 // premix-PID.STARTTIME.PIDNAMESPACE
 func parentName(pid int) string {
-	return fmt.Sprintf("premix-%d.%s.%s", pid, startTime(pid), pidNamespace())
-}
-
-// startTime returns when a process started, in clock ticks since boot; "" if the
-// process does not exist (proc_pid_stat(5), field 22).
-func startTime(pid int) string {
-	stat := readString(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name, field 2, is in parentheses and may hold anything.
-	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(f) < 20 || f[0] == "Z" {
-		return ""
-	}
-	return f[19]
+	return fmt.Sprintf("premix-%d.%d.%s", pid, proc.StartTime(pid), pidNamespace())
 }
 
 func pidNamespace() string {
@@ -505,7 +494,7 @@ func cleanStale(dir string) {
 			continue
 		}
 		pid, err := strconv.Atoi(f[0])
-		if err != nil || pid == os.Getpid() || startTime(pid) == f[1] {
+		if err != nil || pid == os.Getpid() || strconv.FormatUint(proc.StartTime(pid), 10) == f[1] {
 			continue
 		}
 		stale := filepath.Join(dir, e.Name())

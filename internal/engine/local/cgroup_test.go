@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -369,15 +368,6 @@ func TestStaleParentsAreCleaned(t *testing.T) {
 		if _, err := os.Lstat(dir); err != nil {
 			t.Errorf("%s was removed: %v", dir, err)
 		}
-	}
-}
-
-func TestStartTime(t *testing.T) {
-	if n, err := strconv.ParseUint(startTime(os.Getpid()), 10, 64); err != nil || n == 0 {
-		t.Errorf("start time %q", startTime(os.Getpid()))
-	}
-	if got := startTime(1 << 30); got != "" {
-		t.Errorf("start time of no process: %q", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/engine/queue"
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/proc"
 	"premix/internal/record"
 )
 
@@ -314,7 +315,7 @@ func TestDaemons(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lives := startTime(pid) != ""; lives != keep {
+		if lives := proc.StartTime(pid) != 0; lives != keep {
 			t.Errorf("kept %v, and it lives: %v", keep, lives)
 		}
 		if keep {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/proc"
 )
 
 // TaskCgroup is a cgroup for the tasks of a slot, one after another. It limits the number of
@@ -155,10 +157,9 @@ func visits(pid, dir string) bool {
 	if slices.Contains(within, pid) {
 		return false
 	}
-	threads, _ := os.ReadDir(filepath.Join("/proc", pid, "task"))
 	number, _ := strconv.Atoi(pid)
-	state := stat(number)
-	return len(state) > 0 && state[0] != "Z" && slices.ContainsFunc(threads, func(e fs.DirEntry) bool { return slices.Contains(within, e.Name()) })
+	state := proc.State(number)
+	return state != 0 && state != 'Z' && slices.ContainsFunc(proc.Threads(number), func(tid int) bool { return slices.Contains(within, strconv.Itoa(tid)) })
 }
 
 // write writes a control file of a cgroup.

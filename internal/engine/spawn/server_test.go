@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/proc"
 )
 
 // A spawner that has ended is not alive, whenever its parent waits for it.
@@ -19,7 +21,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
-	b := &StatusFile{Session: pid, place: PIDScope(), start: startTime(pid)}
+	b := &StatusFile{Session: pid, place: PIDScope(), start: proc.StartTime(pid)}
 	if !b.Alive() {
 		t.Error("it is not alive")
 	}

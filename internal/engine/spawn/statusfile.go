@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/owner"
+	"premix/internal/kit/proc"
 )
 
 // A status file consists of words of eight bytes, in the byte order of the machine: it is
@@ -98,7 +98,7 @@ func createStatusFile(path string, slots, first int) (*statusFile, error) {
 	b := &statusFile{file: f, fd: int(f.Fd()), words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
 	clear(b.words[statusHead:])
 	pid := os.Getpid()
-	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), startTime(pid), PIDScope(), BootID(), uint64(first)
+	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), proc.StartTime(pid), PIDScope(), BootID(), uint64(first)
 	atomic.StoreUint64(&b.words[0], statusMagic)
 	return b, nil
 }
@@ -219,7 +219,7 @@ func (b *StatusFile) results() (list []Result, end int64, err error) {
 
 // Alive reports whether the spawner of the status file is alive, on this machine.
 func (b *StatusFile) Alive() bool {
-	return b.Session > 1 && b.place == PIDScope() && startTime(b.Session) == b.start
+	return b.Session > 1 && b.place == PIDScope() && proc.StartTime(b.Session) == b.start
 }
 
 // sweepWait is the longest wait for the end of processes after SIGKILL.
@@ -260,7 +260,7 @@ func (b *StatusFile) Sweep() error {
 	}
 	b.await()
 	for end := time.Now().Add(sweepWait); ; {
-		if start := startTime(b.Session); start != 0 && start != b.start {
+		if start := proc.StartTime(b.Session); start != 0 && start != b.start {
 			return nil
 		}
 		left := sessionMembers(b.Session)
@@ -277,59 +277,15 @@ func (b *StatusFile) Sweep() error {
 	}
 }
 
-// namesIn returns the names in a directory; none if it cannot be read.
-func namesIn(path string) []string {
-	dir, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	return names
-}
-
 // sessionMembers returns the processes of a session that are not zombies.
-func sessionMembers(session int) []int {
+func sessionMembers(session int) (list []int) {
 	want := strconv.Itoa(session)
-	var list []int
-	for _, name := range namesIn("/proc") {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		// state ppid pgrp session ...
-		if f := stat(pid); len(f) > 3 && f[3] == want && f[0] != "Z" {
+	for _, pid := range proc.All() {
+		if f, err := proc.Stat(pid); err == nil && len(f) > proc.Session && f[proc.Session] == want && f[0] != "Z" {
 			list = append(list, pid)
 		}
 	}
 	return list
-}
-
-// stat returns the fields of /proc/PID/stat behind the name, which is in parentheses and
-// may hold anything (proc_pid_stat(5)): field 3 is the first.
-func stat(pid int) []string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-}
-
-// startTime returns when a process began, in clock ticks since boot. It returns 0 if the
-// process does not exist, or is a zombie, which process 1 may be slow to reap.
-func startTime(pid int) uint64 {
-	f := stat(pid)
-	if len(f) < 20 || f[0] == "Z" {
-		return 0
-	}
-	v, err := strconv.ParseUint(f[19], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return v
 }
 
 // PIDScope identifies a boot of a machine and a PID namespace: the range in which a process

@@ -2,10 +2,12 @@ package spawn
 
 import (
 	"slices"
-	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/proc"
 )
 
 // A task can stop its spawner, as it can kill it: kill -STOP $PPID. The client resumes a stopped
@@ -15,7 +17,8 @@ import (
 //
 // The client looks at the state, instead of waiting for it by waitpid(2): that reports a stopped
 // process only when all of its threads are stopped. A thread that waits in vfork for a child
-// that was stopped as well never is.
+// that was stopped as well never is. Such a child also keeps the socket open when the
+// spawner is killed. So the client kills the session of a spawner that has ended.
 const (
 	stopCheck = 250 * time.Millisecond
 	stopsMost = 3
@@ -25,7 +28,13 @@ const (
 // Stops returns how often other processes have stopped the spawner.
 func (s *Spawner) Stops() int { return int(s.stops.Load()) }
 
-// watch resumes the spawner each time that another process has stopped it, until it has ended.
+// Kill kills the spawner. Results returns then, and Close is still to be called.
+func (s *Spawner) Kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+}
+
+// watch resumes the spawner each time that another process has stopped it, until it has been
+// waited for.
 // Two looks have to find it stopped: a batch system that suspends and resumes all processes
 // of a job, one after another, may have resumed the client first.
 func (s *Spawner) watch() {
@@ -38,6 +47,10 @@ func (s *Spawner) watch() {
 		case <-s.ended:
 			return
 		case now := <-tick.C:
+			if proc.State(s.PID()) == 'Z' {
+				s.toSession(unix.SIGKILL, func(int) bool { return true })
+				continue
+			}
 			found := isStopped(s.PID())
 			if !found || !before {
 				before = found
@@ -48,14 +61,10 @@ func (s *Spawner) watch() {
 			times = append(slices.DeleteFunc(times, func(t time.Time) bool { return now.Sub(t) > stopsSpan }), now)
 			if len(times) >= stopsMost {
 				s.stuck.Store(true)
-				_ = s.cmd.Process.Kill() // it may have ended
+				s.Kill()
 				continue
 			}
-			for _, pid := range sessionMembers(s.PID()) {
-				if isStopped(pid) {
-					_ = unix.Kill(pid, unix.SIGCONT) // it may be gone already
-				}
-			}
+			s.toSession(unix.SIGCONT, isStopped)
 			if s.setup.Resumed != nil {
 				s.setup.Resumed()
 			}
@@ -63,29 +72,23 @@ func (s *Spawner) watch() {
 	}
 }
 
+// toSession sends a signal to the processes of the session that f selects.
+func (s *Spawner) toSession(sig syscall.Signal, f func(pid int) bool) {
+	for _, pid := range sessionMembers(s.PID()) {
+		if f(pid) {
+			_ = unix.Kill(pid, sig) // it may be gone already
+		}
+	}
+}
+
 // isStopped reports whether a process has a thread that SIGSTOP has stopped, and its first
 // thread does not run.
 func isStopped(pid int) bool {
-	switch state := stateOf(pid); state {
-	case "T":
+	switch proc.State(pid) {
+	case 'T':
 		return true
-	case "D": // perhaps in vfork
-	default:
-		return false
-	}
-	for _, name := range namesIn("/proc/" + strconv.Itoa(pid) + "/task") {
-		if tid, err := strconv.Atoi(name); err == nil && stateOf(tid) == "T" {
-			return true
-		}
+	case 'D': // perhaps in vfork
+		return slices.ContainsFunc(proc.Threads(pid), func(tid int) bool { return proc.State(tid) == 'T' })
 	}
 	return false
-}
-
-// stateOf returns the letter of the state of a process or thread (proc_pid_stat(5)); "" if it
-// does not exist.
-func stateOf(pid int) string {
-	if f := stat(pid); len(f) > 0 {
-		return f[0]
-	}
-	return ""
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/proc"
 )
 
 // Base is the state of a process at its first instruction that the process can change
@@ -234,13 +235,13 @@ func (f *freezer) process() error {
 	if strings.HasSuffix(im.Exe, " (deleted)") {
 		return refuse("its program has been deleted or replaced (%s)", im.Exe)
 	}
-	if im.Argv, err = readStrings(f.proc("cmdline")); err != nil {
+	if im.Argv, err = proc.Strings(f.proc("cmdline")); err != nil {
 		return err
 	}
 	if len(im.Argv) == 0 {
 		im.Argv = []string{im.Exe}
 	}
-	if im.Env, err = readStrings(f.proc("environ")); err != nil {
+	if im.Env, err = proc.Strings(f.proc("environ")); err != nil {
 		return err
 	}
 	if cwd, err := os.Readlink(f.proc("cwd")); err != nil || cwd != im.Dir {

@@ -1,11 +1,12 @@
 package frozen
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+
+	"premix/internal/kit/proc"
 )
 
 // mapping is one VMA as /proc/PID/smaps shows it.
@@ -129,8 +130,7 @@ func statFields(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The name in parentheses may hold anything.
-	return append([]string{"", "", ""}, strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))...), nil
+	return append([]string{"", "", ""}, proc.Fields(string(b))...), nil
 }
 
 // status returns the lines of /proc/PID/status by their names.
@@ -145,13 +145,4 @@ func status(path string) (map[string]string, error) {
 		all[key] = strings.TrimSpace(value)
 	}
 	return all, nil
-}
-
-// readStrings reads a list of strings that each end with a zero byte.
-func readStrings(path string) ([]string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil || len(b) == 0 {
-		return nil, err
-	}
-	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
 }

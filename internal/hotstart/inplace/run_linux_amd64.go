@@ -1,12 +1,10 @@
 package inplace
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,6 +19,7 @@ import (
 	"premix/internal/hotstart"
 	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/proc"
 )
 
 // start is one start from a snapshot.
@@ -410,12 +409,7 @@ func (s *signals) hand(sig syscall.Signal, came time.Time) {
 func (s *signals) stopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.pid))
-	return slices.ContainsFunc(threads, func(path string) bool {
-		b, err := os.ReadFile(path)
-		i := bytes.LastIndexByte(b, ')')
-		return err == nil && i >= 0 && bytes.HasPrefix(b[i:], []byte(") t"))
-	})
+	return slices.ContainsFunc(proc.Threads(s.pid), func(tid int) bool { return proc.State(tid) == 't' })
 }
 
 // pending reports whether a signal to a process has not been delivered yet.

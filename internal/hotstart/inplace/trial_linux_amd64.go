@@ -1,7 +1,6 @@
 package inplace
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/tracer"
+	"premix/internal/kit/proc"
 )
 
 // A trial is one execution of the command of a call in a scratch directory: with other
@@ -341,11 +341,10 @@ func variables(p *tracer.Proc, env []string, late func(string) bool) ([]variable
 
 // environmentAt returns the address of the environment of a process.
 func environmentAt(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := proc.Stat(pid)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	const envStart = 50 - 3 // proc_pid_stat(5); the first field here is the third
 	if len(fields) <= envStart {
 		return 0, fmt.Errorf("stat of process %d has %d fields", pid, len(fields))

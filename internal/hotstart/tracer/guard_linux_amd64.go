@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/proc"
 )
 
 // A Guard makes a private mapping of a file behave like anonymous memory. The two
@@ -696,15 +698,14 @@ func (g *Guard) stopOthers(tid int) {
 // stops reports whether a thread that was asked to stop will stop. A thread that has
 // ended will not, and neither will a thread that waits for the child of its vfork(2).
 func stops(tid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
-	i := bytes.LastIndexByte(b, ')')
-	if err != nil || i < 0 || i+2 >= len(b) || b[i+2] == 'Z' || b[i+2] == 'X' {
+	switch proc.State(tid) {
+	case 0, 'Z', 'X':
 		return false
-	}
-	if b[i+2] != 'D' {
+	case 'D':
+	default:
 		return true
 	}
-	b, err = os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid))
 	if err != nil {
 		return false
 	}

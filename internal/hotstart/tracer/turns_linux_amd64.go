@@ -8,10 +8,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/proc"
 )
 
 // turns lets the threads of one process run one at a time, so that two executions of a
@@ -650,12 +651,7 @@ const (
 // standsIn returns the activity of a thread, as /proc shows it: whether it works or waits.
 func standsIn(tid int) doing {
 	dir := "/proc/" + strconv.Itoa(tid)
-	b, err := os.ReadFile(dir + "/stat")
-	i := strings.LastIndexByte(string(b), ')')
-	if err != nil || i < 0 || i+2 >= len(b) {
-		return works
-	}
-	switch b[i+2] {
+	switch proc.State(tid) {
 	case 'Z', 'X':
 		return finished
 	case 'S':
@@ -663,7 +659,7 @@ func standsIn(tid int) doing {
 		return works
 	}
 	var nr, fd uint64
-	b, err = os.ReadFile(dir + "/syscall")
+	b, err := os.ReadFile(dir + "/syscall")
 	if n, _ := fmt.Sscanf(string(b), "%d 0x%x", &nr, &fd); err != nil || n < 2 {
 		return works
 	}

@@ -400,6 +400,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"kit/mountinfo": {},
+	"kit/proc":      {},
 	"kit/cgroup": {
 		modules: []string{"golang.org/x/sys"},
 	},
@@ -469,7 +470,7 @@ var layers = map[string]layer{
 
 // ground are the packages that every package may import. They import one another and the
 // standard library alone.
-var ground = []string{"kit/exit", "kit/hostlist", "kit/lines", "kit/lock", "kit/mountinfo", "kit/quantile", "kit/regex", "kit/units"}
+var ground = []string{"kit/exit", "kit/hostlist", "kit/lines", "kit/lock", "kit/mountinfo", "kit/proc", "kit/quantile", "kit/regex", "kit/units"}
 
 // testPackages are for tests, and some for benchmarks too.
 var testPackages = []string{"testkit/cvmfsrepo", "testkit/testtree", "testkit/browser", "testkit/faulty", "testkit/kubetest", "testkit/ports", "testkit/shortdir", "testkit/slurmtest", "kit/unmount", "testkit/workbench"}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"premix/internal/kit/proc"
 	"premix/internal/testkit/kubeapi"
 	"premix/internal/testkit/ports"
 )
@@ -278,18 +279,15 @@ func (b *Box) CPU(program string) (time.Duration, error) {
 	if p == nil {
 		return 0, fmt.Errorf("%s does not run", program)
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	fields, err := proc.Stat(p.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
-	// proc_pid_stat(5): utime and stime are fields 14 and 15; the name, field 2, is in
-	// parentheses and may have spaces and parentheses.
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 13 {
+	if len(fields) <= proc.System {
 		return 0, fmt.Errorf("/proc/%d/stat is short", p.cmd.Process.Pid)
 	}
 	var user, system int64
-	if _, err := fmt.Sscan(string(fields[11])+" "+string(fields[12]), &user, &system); err != nil {
+	if _, err := fmt.Sscan(fields[proc.User]+" "+fields[proc.System], &user, &system); err != nil {
 		return 0, err
 	}
 	const tick = time.Second / 100 // USER_HZ

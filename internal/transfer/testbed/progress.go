@@ -3,9 +3,10 @@ package testbed
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
+
+	"premix/internal/kit/proc"
 )
 
 const (
@@ -66,21 +67,13 @@ func group(root int) map[int]activity {
 		ticks         int64
 	}
 	all := map[int]process{}
-	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
+	for _, pid := range proc.All() {
+		words, err := proc.Stat(pid)
+		if err != nil || len(words) <= proc.System || words[0] == "Z" {
 			continue // it has ended
 		}
-		// The format is PID (NAME) STATE PPID PGRP ..., where NAME may contain any
-		// character: proc_pid_stat(5).
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-		if err != nil || len(words) < 13 || words[0][0] == 'Z' {
-			continue
-		}
-		number := func(i int) int64 { n, _ := strconv.ParseInt(string(words[i]), 10, 64); return n }
-		all[pid] = process{int(number(1)), int(number(2)), number(11) + number(12)}
+		number := func(i int) int64 { n, _ := strconv.ParseInt(words[i], 10, 64); return n }
+		all[pid] = process{int(number(proc.Parent)), int(number(proc.Group)), number(proc.User) + number(proc.System)}
 	}
 	found := map[int]activity{}
 	for more := true; more; {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/kit/proc"
 	"premix/internal/watch"
 )
 
@@ -239,8 +240,8 @@ func (c *cgroups) processes(s *taskState) {
 			if err != nil {
 				continue
 			}
-			f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-			for i := 11; i < 15 && i < len(f); i++ { // utime stime cutime cstime
+			f := proc.Fields(stat)
+			for i := proc.User; i < proc.User+4 && i < len(f); i++ { // utime stime cutime cstime
 				sum += number(f[i])
 			}
 		}

@@ -1,0 +1,83 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestFields(t *testing.T) {
+	for stat, want := range map[string][]string{
+		"7 (cat) S 1 7 7 0":   {"S", "1", "7", "7", "0"},
+		"7 (a) R) Z 1 2\n":    {"Z", "1", "2"},
+		"7 (a (b) c\n) D 3":   {"D", "3"},
+		"7 () x":              {"x"},
+		"":                    nil,
+		"7 (cut":              {"7", "(cut"},
+		"7 (cut)":             nil,
+		"7 (\xff\x00) t 1 2 ": {"t", "1", "2"},
+	} {
+		if got := Fields(stat); !slices.Equal(got, want) {
+			t.Errorf("%q: %q", stat, got)
+		}
+	}
+}
+
+// A real process is seen in each of its states.
+func TestProcess(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it has ended
+		_ = cmd.Wait()
+	})
+	f, err := Stat(pid)
+	if err != nil || f[Parent] != strconv.Itoa(os.Getpid()) || f[Session] != strconv.Itoa(pid) {
+		t.Errorf("%q, %v", f, err)
+	}
+	if own, its := StartTime(os.Getpid()), StartTime(pid); own == 0 || its < own {
+		t.Errorf("started at %d, and its child at %d", own, its)
+	}
+	if !slices.Contains(All(), pid) || !slices.Equal(Threads(pid), []int{pid}) {
+		t.Errorf("threads %v", Threads(pid))
+	}
+	if argv, err := Strings(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !slices.Equal(argv, []string{"sleep", "100"}) {
+		t.Errorf("%q, %v", argv, err)
+	}
+	become := func(want string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if got := State(pid); slices.Contains([]byte(want), got) {
+				return
+			} else if time.Now().After(end) {
+				t.Fatalf("state %q, want one of %q", got, want)
+			}
+		}
+	}
+	become("SRD")
+	for _, next := range []struct {
+		sig   syscall.Signal
+		state string
+	}{{syscall.SIGSTOP, "T"}, {syscall.SIGKILL, "Z"}} {
+		if err := cmd.Process.Signal(next.sig); err != nil {
+			t.Fatal(err)
+		}
+		become(next.state)
+	}
+	if start := StartTime(pid); start != 0 {
+		t.Errorf("a zombie started at %d", start)
+	}
+	_ = cmd.Wait() // it was killed
+	if f, err := Stat(pid); err == nil || len(f) > 0 || State(pid) != 0 || StartTime(pid) != 0 || len(Threads(pid)) > 0 {
+		t.Errorf("a process that is gone: %q, %v", f, err)
+	}
+}

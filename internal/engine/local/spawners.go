@@ -25,6 +25,9 @@ const (
 	prefetchLong = 500 * time.Millisecond
 )
 
+// killWait is how long a spawner may take to end its tasks by SIGKILL.
+const killWait = 5 * time.Second
+
 // spawners is the launcher of tasks without a recipe. One spawner runs all of them, but for
 // suspects.
 type spawners struct {
@@ -88,6 +91,9 @@ func (s *spawners) cancel(a *activeTask) {
 func (s *spawners) signal(sig syscall.Signal) {
 	for r := range s.runners {
 		_ = r.Signal(0, sig) // if it is gone, so are its tasks
+		if sig == unix.SIGKILL {
+			time.AfterFunc(killWait, r.Kill) // a task may have stopped another one before that had executed its program
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"premix/internal/engine/queue"
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/proc"
 	"premix/internal/record"
 )
 
@@ -220,5 +222,50 @@ func TestInterruptedWhileStopped(t *testing.T) {
 		if b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker)); err != nil || b.Alive() {
 			t.Errorf("%s: the spawner lives, or %v", loop, err)
 		}
+	}
+}
+
+// An interrupted run ends, also when a process of a task was stopped before it executed its
+// program, so that its slot has no process to signal.
+func TestInterruptedWithAStoppedChild(t *testing.T) {
+	d := newTaskDir(t)
+	d.submit(queue.BatchOptions{}, queue.Lines, strings.Repeat("/bin/true\n", 50000))
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	caught := make(chan bool, 1)
+	go func() {
+		defer cancel(&Interrupted{Signal: unix.SIGINT})
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+			b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker))
+			if err != nil || b.Session == 0 {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			self := strconv.Itoa(b.Session)
+			for _, pid := range proc.All() {
+				f, err := proc.Stat(pid)
+				if err != nil || len(f) <= proc.Session || f[proc.Parent] != self || f[proc.Session] != self || unix.Kill(pid, unix.SIGSTOP) != nil {
+					continue
+				}
+				time.Sleep(10 * time.Millisecond)
+				if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) != "true" && proc.State(pid) == 'T' {
+					caught <- true
+					return
+				}
+				_ = unix.Kill(pid, unix.SIGCONT)
+			}
+		}
+		caught <- false
+	}()
+	sum, err := RunTasks(ctx, TaskOptions{Queue: d.q, Jobs: 2, Grace: time.Second})
+	var interrupted *Interrupted
+	if !errors.As(err, &interrupted) || sum == nil || sum.Failed != 0 {
+		t.Errorf("%+v, %v", sum, err)
+	}
+	if !<-caught {
+		t.Error("no process was stopped before it executed its program")
+	}
+	if b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker)); err != nil || b.Alive() {
+		t.Errorf("the spawner lives, or %v", err)
 	}
 }

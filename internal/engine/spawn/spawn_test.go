@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/proc"
 )
 
 func TestMain(m *testing.M) {
@@ -545,4 +547,48 @@ func TestPin(t *testing.T) {
 	if text(2) != fmt.Sprintf("Cpus_allowed_list:\t%d\n", cpu) || text(1) != text(3) {
 		t.Errorf("%q, pinned %q, then %q", text(1), text(2), text(3))
 	}
+}
+
+// A child that is stopped before it executes its program, and so holds the socket, does not
+// keep Results from returning when the spawner is killed.
+func TestKilledWithAStoppedChild(t *testing.T) {
+	caught := 0
+	for range 20 {
+		b := newBench(t, 2)
+		tasks := make([]spawn.Task, 20000)
+		for i := range tasks {
+			tasks[i] = spawn.Task{ID: uint64(i + 1), Argv: []string{"/bin/true"}}
+		}
+		b.start(tasks...)
+		b.await(1)
+		self := strconv.Itoa(b.s.PID())
+		var stopped []int
+		for range 3 {
+			for _, pid := range proc.All() {
+				if f, err := proc.Stat(pid); err == nil && len(f) > proc.Session && f[proc.Parent] == self && f[proc.Session] == self {
+					_ = unix.Kill(pid, unix.SIGSTOP) // it may have ended
+					stopped = append(stopped, pid)
+				}
+			}
+		}
+		if slices.ContainsFunc(stopped, func(pid int) bool {
+			exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+			return err == nil && filepath.Base(exe) != "true" && proc.State(pid) == 'T'
+		}) {
+			caught++
+		}
+		b.s.Kill()
+		select {
+		case err := <-b.finished:
+			if !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("Results did not return")
+		}
+		if err := b.s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("in %d of 20 rounds a child was stopped before it executed its program", caught)
 }

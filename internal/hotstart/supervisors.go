@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/image/bundle"
+	"premix/internal/kit/proc"
 )
 
 // A supervisor serves one task or template after another, since starting a supervisor takes longer
@@ -195,6 +196,8 @@ func spawnSupervisor(room *bundle.Bundle) (*supervisorProcess, error) {
 	}
 	p := &supervisorProcess{room: room, cmd: cmd, link: newLink(ours), done: make(chan struct{})}
 	go p.listen()
+	// A task may stop its supervisor. One that is killed for that ends with its task.
+	go proc.Watch(cmd.Process.Pid, p.done, func() { _ = cmd.Process.Signal(unix.SIGCONT) }, func() { _ = cmd.Process.Kill() }, func() {})
 	return p, nil
 }
 

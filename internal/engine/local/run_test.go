@@ -493,3 +493,23 @@ func TestTexts(t *testing.T) {
 		}
 	}
 }
+
+// A task that stops its supervisor goes on, and one that does it again and again fails with its supervisor. All
+// others succeed in their first try.
+func TestTasksThatStopTheirSupervisor(t *testing.T) {
+	b := newSandbox(t, "case $(cat \"$1\") in a) kill -STOP $PPID; sleep 0.5;; b) while :; do kill -STOP $PPID; sleep 0.01; done;; esac; cat \"$1\"\n", toStdout, 6)
+	sum, err := Run(context.Background(), b.o)
+	var failed *FailedError
+	if !errors.As(err, &failed) || sum.Succeeded != 5 || sum.Failed != 1 {
+		t.Errorf("%+v, %v", sum, err)
+	}
+	list := b.records(t)
+	if len(list) != 6 {
+		t.Fatalf("%d records", len(list))
+	}
+	for _, r := range list {
+		if lost := strings.Contains(r.Error, "its supervisor ended"); lost != (r.Sample == "b") || !lost && !r.OK() || r.Try != 1 {
+			t.Errorf("%+v", r)
+		}
+	}
+}

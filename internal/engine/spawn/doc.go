@@ -42,7 +42,7 @@
 //     processes by the session, see [StatusFile.Sweep]. A process that makes a session
 //     of its own (setsid(2)) survives if it is in no [Cell].
 //   - When another process stops the spawner, the client resumes it, or kills it when that
-//     happens again and again, see stopped.go.
+//     happens again and again, see [proc.Watch].
 //
 // Client and spawner talk over a socket in frames: a length of four bytes, little
 // endian, and as many bytes, of which the first is the kind. Results come in

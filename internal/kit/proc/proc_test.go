@@ -81,3 +81,50 @@ func TestProcess(t *testing.T) {
 		t.Errorf("a process that is gone: %q, %v", f, err)
 	}
 }
+
+// A process that is stopped is resumed, killed at the third time, and seen to be dead.
+func TestWatch(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	did := make(chan string, 100)
+	ended, over := make(chan struct{}), make(chan struct{})
+	send := func(sig syscall.Signal) {
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+	}
+	go func() {
+		defer close(over)
+		Watch(pid, ended, func() {
+			send(syscall.SIGCONT)
+			did <- "resume"
+		}, func() {
+			send(syscall.SIGKILL)
+			did <- "kill"
+		}, func() {
+			select {
+			case did <- "dead":
+			default: // it was said often enough
+			}
+		})
+	}()
+	for _, want := range []string{"resume", "resume", "kill", "dead"} {
+		if want != "dead" {
+			send(syscall.SIGSTOP)
+		}
+		select {
+		case got := <-did:
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s did not come", want)
+		}
+	}
+	_ = cmd.Wait() // it was killed
+	close(ended)
+	<-over
+}

@@ -205,8 +205,8 @@ func (q *Queue) Census(first, last int) (c Census) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entries := q.entries()
-	for t := max(first, 1); t <= min(last, len(entries)); t++ {
-		e := &entries[t-1]
+	for t := max(first, 1); t <= min(last, entries.len()); t++ {
+		e := entries.at(t)
 		s := e.state()
 		c.Counts[s]++
 		if s == Waiting && e.flags&flagHeld != 0 {
@@ -222,8 +222,8 @@ func (q *Queue) HeldFrom(first, last, most int, skip func(task int) bool) (range
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entries := q.entries()
-	for t := max(first, 1); t <= min(last, len(entries)) && most > 0; t++ {
-		e := &entries[t-1]
+	for t := max(first, 1); t <= min(last, entries.len()) && most > 0; t++ {
+		e := entries.at(t)
 		if e.flags&flagHeld == 0 || e.state() != Waiting || skip(t) {
 			continue
 		}
@@ -251,8 +251,9 @@ func (q *Queue) Moved(seen []State) (now []State, tasks []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entries := q.entries()
-	for i := range entries {
-		s := entries[i].state()
+	for i := range entries.len() {
+		e := entries.at(i + 1)
+		s := e.state()
 		if i >= len(seen) {
 			seen = append(seen, Waiting)
 		}

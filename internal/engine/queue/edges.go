@@ -104,10 +104,14 @@ func (q *Queue) readEdges(o *Order) error {
 
 // unmet returns the position, from one on, of the first edge of a task whose other task has
 // not succeeded, and that task; 0 if there is none. The caller holds mu.
-func (q *Queue) unmet(entries []entry, task, from int) (position, on int) {
+func (q *Queue) unmet(entries *entries, task, from int) (position, on int) {
 	deps := q.edges.of(task)
 	for i := from; i < len(deps); i++ {
-		if d := int(deps[i]); d > len(entries) || entries[d-1].state() != Succeeded {
+		d := int(deps[i])
+		if d > entries.len() {
+			return i, d
+		}
+		if e := entries.at(d); e.state() != Succeeded {
 			return i, d
 		}
 	}
@@ -136,7 +140,7 @@ func (q *Queue) skips() *skips {
 		}
 	}
 	for _, d := range f.targets {
-		if s := f.entries[d-1].state(); s == Failed || s == Cancelled {
+		if e := f.entries.at(int(d)); e.state() == Failed || e.state() == Cancelled {
 			f.todo = append(f.todo, d)
 		}
 	}
@@ -154,7 +158,7 @@ func (q *Queue) skips() *skips {
 type finder struct {
 	q       *Queue
 	s       *skips
-	entries []entry
+	entries entries
 	spoilt  []bool             // groups with a task that has failed, was cancelled or is skipped
 	later   []int32            // tasks after each task, one task after another
 	begins  []int32            // where those of a task begin
@@ -169,7 +173,7 @@ func (f *finder) turn() {
 	if len(e.on) == 0 {
 		return
 	}
-	f.begins = make([]int32, len(f.entries)+2)
+	f.begins = make([]int32, f.entries.len()+2)
 	for _, d := range e.on {
 		f.begins[d+1]++
 	}
@@ -216,12 +220,12 @@ func (f *finder) skipGroup(group uint32) {
 	if f.members == nil {
 		f.members = make(map[uint32][]int32)
 		for _, d := range f.targets {
-			g := f.entries[d-1].group
-			f.members[g] = append(f.members[g], d)
+			e := f.entries.at(int(d))
+			f.members[e.group] = append(f.members[e.group], d)
 		}
 	}
 	for _, d := range f.members[group] {
-		if f.entries[d-1].state() == Waiting {
+		if e := f.entries.at(int(d)); e.state() == Waiting {
 			f.todo = append(f.todo, d)
 		}
 	}
@@ -229,7 +233,7 @@ func (f *finder) skipGroup(group uint32) {
 
 // skip notes that a task is skipped.
 func (f *finder) skip(task int32) {
-	e := &f.entries[task-1]
+	e := f.entries.at(int(task))
 	if f.s.tasks[int(task)] || e.state() != Waiting {
 		return
 	}
@@ -246,10 +250,10 @@ func (q *Queue) cause(s *skips, task int) (root int, way []int) {
 	for at, seen := task, map[int]bool{task: true}; ; {
 		next := 0
 		for _, d := range q.edges.of(at) {
-			switch e := &entries[d-1]; {
+			switch e := entries.at(int(d)); {
 			case e.state() == Failed || e.state() == Cancelled:
 				return int(d), way
-			case next == 0 && s.has(int(d), e) && !seen[int(d)]:
+			case next == 0 && s.has(int(d), &e) && !seen[int(d)]:
 				next = int(d)
 			}
 		}
@@ -272,7 +276,7 @@ func (q *Queue) needed(open []bool) (needed, all map[int]bool) {
 		for _, d := range q.edges.at(i) {
 			all[int(d)] = true
 		}
-		if e := &entries[t-1]; e.state() != Succeeded || open[e.group] {
+		if e := entries.at(int(t)); e.state() != Succeeded || open[e.group] {
 			todo = append(todo, int(t))
 		}
 	}

@@ -32,7 +32,11 @@ type entry struct {
 	retries  uint16 // failures after base that do not end the task
 	ooms     uint8  // failures for want of memory, of all tries
 	flags    uint8
-	_        [6]byte
+
+	// Of the first element of an array: see rest.
+	others uint8 // flags of the elements without an entry
+	_      uint8
+	own    uint32 // elements with an entry, from the first on
 }
 
 // Flags of an entry.
@@ -83,6 +87,12 @@ func (e *entry) state() State {
 	return Waiting
 }
 
+// rest returns the entry of the elements of an array that have none of their own. e is the
+// entry of its first element.
+func (e *entry) rest() entry {
+	return entry{spec: e.spec, specLen: e.specLen, order: e.order, group: e.group, priority: e.priority, retries: e.retries, flags: e.others}
+}
+
 // The head of an index is a page. It is followed by the table of how much of each
 // journal was applied, and that by the entries.
 type indexHead struct {
@@ -97,11 +107,14 @@ type indexHead struct {
 
 const (
 	indexMagic  = 0x78646e69786d7270
-	indexFormat = 1
+	indexFormat = 2
 	headSize    = 4096
 	maxJournals = 1 << 16 // the index counts the bytes of so many
 	tableSize   = maxJournals * 8
 	growStep    = 1 << 20
+
+	// blockSize is the unit in which blocks are allocated for entries.
+	blockSize = 64 << 10
 )
 
 // index is a mapped index. Its memory may move when it grows: pointers into it are
@@ -110,6 +123,8 @@ type index struct {
 	file *os.File // nil: memory of this process
 	data []byte
 	dead [][]byte // earlier mappings, which a reader may still look at
+	from int64    // this process last allocated blocks for the file from here
+	to   int64    // to here
 }
 
 func (x *index) head() *indexHead { return (*indexHead)(unsafe.Pointer(&x.data[0])) }
@@ -119,7 +134,9 @@ func (x *index) applied(n int) *int64 {
 	return (*int64)(unsafe.Pointer(&x.data[headSize+8*n]))
 }
 
-func (x *index) entries() []entry {
+// all returns the entries. Those that an array's elements do not have are holes in the file, and
+// are not to be read: see [Queue.entries].
+func (x *index) all() []entry {
 	n := x.head().tasks
 	if n == 0 {
 		return nil
@@ -127,6 +144,11 @@ func (x *index) entries() []entry {
 	// If another process has grown the file, this mapping has only the first entries.
 	n = min(n, (int64(len(x.data))-headSize-tableSize)/entrySize)
 	return unsafe.Slice((*entry)(unsafe.Pointer(&x.data[headSize+tableSize])), n)
+}
+
+// batch returns the entries of the tasks of a batch, for which there is room.
+func (x *index) batch(first, last int) []entry {
+	return unsafe.Slice((*entry)(unsafe.Pointer(&x.data[headSize+tableSize+int64(first-1)*entrySize])), last-first+1)
 }
 
 // openIndex maps the index at path, or memory if path is empty. The index may be damaged,
@@ -151,12 +173,17 @@ func openIndex(path string) (*index, error) {
 func (x *index) remap(size int64) error {
 	size = max(size, headSize+tableSize)
 	if x.file == nil {
-		data, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		var data []byte
+		var err error
+		if x.data == nil {
+			data, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		} else { // a copy would take memory for entries that elements do not have
+			data, err = unix.Mremap(x.data, int(size), unix.MREMAP_MAYMOVE)
+		}
 		if err != nil {
 			return os.NewSyscallError("mmap", err)
 		}
-		copy(data, x.data)
-		x.replace(data)
+		x.data = data
 		return nil
 	}
 	info, err := x.file.Stat()
@@ -164,7 +191,7 @@ func (x *index) remap(size int64) error {
 		return err
 	}
 	if info.Size() < size {
-		if err := x.allocate(info.Size(), size); err != nil {
+		if err := x.grow(info.Size(), size); err != nil {
 			return err
 		}
 	} else {
@@ -188,23 +215,45 @@ func (x *index) replace(data []byte) {
 	x.data = data
 }
 
-// allocate allocates blocks for a part of the file: on a full disk, a store into a hole
-// would raise SIGBUS. The table of journals stays a hole, except for its first page.
-func (x *index) allocate(from, to int64) error {
-	fd := int(x.file.Fd())
-	begin := from
+// grow grows the file to a size. The table of journals stays a hole, except for its first page,
+// and so do entries until they are allocated.
+func (x *index) grow(from, to int64) error {
 	if from < headSize+tableSize {
-		if err := unix.Fallocate(fd, 0, 0, headSize+4096); err != nil {
-			return &os.PathError{Op: "allocate", Path: x.file.Name(), Err: err}
-		}
-		begin = headSize + tableSize
-	}
-	if to > begin {
-		if err := unix.Fallocate(fd, 0, begin, to-begin); err != nil {
-			return &os.PathError{Op: "allocate", Path: x.file.Name(), Err: err}
+		if err := x.fallocate(0, headSize+4096); err != nil {
+			return err
 		}
 	}
-	return unix.Ftruncate(fd, to)
+	return x.fallocate(to-1, 1) // unlike truncate, it never cuts what another process has added
+}
+
+// fallocate allocates blocks for a part of the file: on a full disk, a store into a hole would
+// raise SIGBUS.
+func (x *index) fallocate(at, length int64) error {
+	if err := unix.Fallocate(int(x.file.Fd()), 0, at, length); err != nil {
+		return &os.PathError{Op: "allocate", Path: x.file.Name(), Err: err}
+	}
+	return nil
+}
+
+// allocate allocates blocks for the entries of tasks, for which there is room.
+func (x *index) allocate(first, last int) error {
+	from := (headSize + tableSize + int64(first-1)*entrySize) / blockSize * blockSize
+	to := (headSize + tableSize + int64(last)*entrySize + blockSize - 1) / blockSize * blockSize
+	if x.file == nil || from >= x.from && to <= x.to {
+		return nil
+	}
+	if err := x.fallocate(from, to-from); err != nil {
+		return err
+	}
+	x.from, x.to = from, to
+	return nil
+}
+
+// lastOfBlock returns the last task with an entry that begins in the block of a task's entry.
+func lastOfBlock(task int) int {
+	at := headSize + tableSize + int64(task-1)*entrySize
+	end := (at/blockSize + 1) * blockSize
+	return task + int((end-at-1)/entrySize)
 }
 
 // journal makes room for the count of journal n.
@@ -295,9 +344,4 @@ func (x *index) close() {
 	if x.file != nil {
 		x.file.Close()
 	}
-}
-
-// entryAt returns entry i of a piece of the index that begins with entry 0.
-func entryAt(data []byte, i int) *entry {
-	return (*entry)(unsafe.Pointer(&data[int64(i)*entrySize]))
 }

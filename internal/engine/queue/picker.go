@@ -108,10 +108,10 @@ func (p *Picker) Refresh() {
 		p.core = append(p.core, p.least())
 	}
 	started := p.seen
-	for ; p.seen < len(entries); p.seen++ {
-		e := &entries[p.seen]
-		if e.runnable() {
-			p.add(e, p.seen+1, e.fails > 0)
+	var e entry
+	for ; p.seen < entries.len(); p.seen++ {
+		if e = entries.at(p.seen + 1); e.runnable() {
+			p.add(&entries, &e, p.seen+1, e.fails > 0)
 		}
 	}
 	for ; p.orders < len(p.q.list); p.orders++ {
@@ -121,8 +121,9 @@ func (p *Picker) Refresh() {
 		}
 		for _, w := range o.Which {
 			for t := w[0]; t <= min(w[1], started); t++ {
-				if _, active := p.active[t]; !active && entries[t-1].runnable() {
-					p.add(&entries[t-1], t, o.Order == orderRetry)
+				e = entries.at(t)
+				if _, active := p.active[t]; !active && e.runnable() {
+					p.add(&entries, &e, t, o.Order == orderRetry)
 				}
 			}
 		}
@@ -160,11 +161,11 @@ func (p *Picker) lane(e *entry) *lane {
 	return p.lanes[e.group][i]
 }
 
-func (p *Picker) add(e *entry, task int, failed bool) {
+func (p *Picker) add(entries *entries, e *entry, task int, failed bool) {
 	if p.share != nil && !slices.ContainsFunc(p.share, func(r [2]int) bool { return task >= r[0] && task <= r[1] }) {
 		return
 	}
-	if p.awaits(task, 0) {
+	if p.awaits(entries, task, 0) {
 		return
 	}
 	l := p.lane(e)
@@ -181,11 +182,11 @@ func (p *Picker) add(e *entry, task int, failed bool) {
 
 // awaits reports whether a task comes after a task that has not succeeded, and notes that it
 // waits for that one. A worker with a share gets only tasks that can start.
-func (p *Picker) awaits(task, from int) bool {
+func (p *Picker) awaits(entries *entries, task, from int) bool {
 	if p.share != nil {
 		return false
 	}
-	position, on := p.q.unmet(p.q.entries(), task, from)
+	position, on := p.q.unmet(entries, task, from)
 	if on == 0 {
 		return false
 	}
@@ -199,22 +200,23 @@ func (p *Picker) succeeded(task int) {
 	waiters := p.later[task]
 	delete(p.later, task)
 	for _, w := range waiters {
-		e := &entries[w.task-1]
-		if _, active := p.active[w.task]; !active && !p.awaits(w.task, w.position+1) && e.runnable() {
-			p.add(e, w.task, e.fails > 0)
+		e := entries.at(w.task)
+		if _, active := p.active[w.task]; !active && !p.awaits(&entries, w.task, w.position+1) && e.runnable() {
+			p.add(&entries, &e, w.task, e.fails > 0)
 		}
 	}
 }
 
 // clean drops tasks that must not run any more from the head of a lane.
-func (p *Picker) clean(l *lane, entries []entry) (task int, ok bool) {
+func (p *Picker) clean(l *lane, entries *entries) (task int, ok bool) {
 	for !l.empty() {
 		if len(l.first) > 0 {
 			task = l.first[0]
 		} else {
 			task = l.ranges[0][0]
 		}
-		if _, active := p.active[task]; !active && entries[task-1].runnable() {
+		e := entries.at(task)
+		if _, active := p.active[task]; !active && e.runnable() {
 			return task, true
 		}
 		l.pop()
@@ -243,10 +245,11 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	var best *lane
 	var number, group int
 	for passed := []*lane(nil); ; passed = append(passed, best) {
-		if best, number, group = p.first(entries, passed); best == nil {
+		if best, number, group = p.first(&entries, passed); best == nil {
 			return nil, nil
 		}
-		if t, err = p.q.task(number, &entries[number-1]); err != nil {
+		e := entries.at(number)
+		if t, err = p.q.task(number, &e); err != nil {
 			return nil, err
 		}
 		if fits(t) {
@@ -265,7 +268,7 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 
 // first returns the lane whose head comes first, of the lanes that are not passed, with the
 // head's task and group.
-func (p *Picker) first(entries []entry, passed []*lane) (best *lane, number, group int) {
+func (p *Picker) first(entries *entries, passed []*lane) (best *lane, number, group int) {
 	group = -1
 	for g := range p.lanes {
 		if len(p.lanes[g]) == 0 || !p.ready(g) {
@@ -298,7 +301,7 @@ func (p *Picker) Last() bool {
 	entries := p.q.entries()
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
-			if _, ok := p.clean(l, entries); ok {
+			if _, ok := p.clean(l, &entries); ok {
 				return false
 			}
 		}
@@ -375,9 +378,9 @@ func (p *Picker) Left() (waiting, blocked int) {
 	defer p.q.mu.Unlock()
 	s := p.q.skips()
 	entries := p.q.entries()
-	for i := range entries {
-		switch e := &entries[i]; {
-		case s.has(i+1, e):
+	for t := 1; t <= entries.len(); t++ {
+		switch e := entries.at(t); {
+		case s.has(t, &e):
 			blocked++
 		case e.state() == Waiting:
 			waiting++
@@ -404,8 +407,9 @@ func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
 	defer q.mu.Unlock()
 	entries := q.entries()
 	for _, r := range ranges {
-		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
-			count[entries[t-1].state()]++
+		for t := max(r[0], 1); t <= min(r[1], entries.len()); t++ {
+			e := entries.at(t)
+			count[e.state()]++
 		}
 	}
 	return count

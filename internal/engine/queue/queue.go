@@ -55,8 +55,9 @@ type Queue struct {
 	read    int64 // bytes of orders.jsonl that are in the fields below
 	end     int64 // bytes of tasks.jsonl that were submitted
 	list    []*Order
-	ends    []int64 // where each of them ends in orders.jsonl
-	known   int     // tasks in the batches of list
+	ends    []int64  // where each of them ends in orders.jsonl
+	known   int      // tasks in the batches of list
+	arrays  [][2]int // first and last tasks of the arrays among them
 	groups  []*group
 	names   map[string]int // numbers of groups
 	edges   edges
@@ -329,17 +330,9 @@ func (q *Queue) catchUp() error {
 	return nil
 }
 
-// entries returns the entries of the tasks whose orders this queue has read. The index is
-// shared: another process may have added entries whose batch, groups and defaults are not in
-// q.list yet. The caller holds mu.
-func (q *Queue) entries() []entry {
-	entries := q.x.entries()
-	return entries[:min(len(entries), q.known)]
-}
-
 // forget begins the orders again. The plan of a run is its first order.
 func (q *Queue) forget() {
-	q.read, q.end, q.list, q.ends, q.known, q.groups, q.names, q.edges, q.latest, q.size = 0, 0, nil, nil, 0, nil, make(map[string]int), edges{}, nil, -1
+	q.read, q.end, q.list, q.ends, q.known, q.arrays, q.groups, q.names, q.edges, q.latest, q.size = 0, 0, nil, nil, 0, nil, nil, make(map[string]int), edges{}, nil, -1
 	if h := q.run; h != nil {
 		g := Group{Name: h.Recipe}
 		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
@@ -375,7 +368,13 @@ func (q *Queue) readOrders() error {
 		if o.Order != orderBatch {
 			return nil
 		}
+		if o.First != q.known+1 || o.Tasks < 1 {
+			return q.damaged(ordersFile)
+		}
 		q.end, q.known = o.Offset+o.Bytes, o.First+o.Tasks-1
+		if o.Array {
+			q.arrays = append(q.arrays, [2]int{o.First, q.known})
+		}
 		for _, g := range o.Groups {
 			q.group(g, o.User)
 		}
@@ -454,47 +453,71 @@ func (q *Queue) apply(i int) error {
 	if o.Order == orderBatch {
 		return q.applyBatch(i, o)
 	}
-	entries := q.entries()
 	for _, w := range o.Which {
-		if w[0] < 1 || w[1] > len(entries) {
+		if w[0] < 1 || w[1] > len(q.x.all()) || w[1] > q.known {
 			return q.damaged(ordersFile)
 		}
 		for t := w[0]; t <= w[1]; t++ {
-			e := &entries[t-1]
-			switch o.Order {
-			case orderCancel:
-				e.flags |= flagCancelled
-			case orderRetry:
-				e.flags &^= flagCancelled
-				e.begin(w[2])
-			case orderBegin:
-				e.begin(w[2])
-				if int(e.try) <= w[2] {
-					e.flags &^= flagDone
-				}
-				e.retries = uint16(min(o.Retries, math.MaxUint16-1))
-			case orderPrune:
-				e.flags |= flagPruned
-			case orderHold:
-				e.flags |= flagHeld
-			case orderRelease:
-				e.flags &^= flagHeld
+			if last := q.changeRest(o, t, w); last >= t {
+				t = last
+				continue
 			}
+			e, err := q.ownEntry(t)
+			if err != nil {
+				return err
+			}
+			o.change(e, w[2])
 		}
 	}
 	return nil
 }
 
-// applyBatch makes the entries of a batch from its lines.
-func (q *Queue) applyBatch(i int, o *Order) error {
-	if err := q.x.room(int64(o.First - 1 + o.Tasks)); err != nil {
+// change applies an order that is no batch to the state of a task. try is its last try before
+// the order.
+func (o *Order) change(e *entry, try int) {
+	switch o.Order {
+	case orderCancel:
+		e.flags |= flagCancelled
+	case orderRetry:
+		e.flags &^= flagCancelled
+		e.begin(try)
+	case orderBegin:
+		e.begin(try)
+		if int(e.try) <= try {
+			e.flags &^= flagDone
+		}
+		e.retries = uint16(min(o.Retries, math.MaxUint16-1))
+	case orderPrune:
+		e.flags |= flagPruned
+	case orderHold:
+		e.flags |= flagHeld
+	case orderRelease:
+		e.flags &^= flagHeld
+	}
+}
+
+// room makes room for the entries of a batch.
+func (q *Queue) room(o *Order) error {
+	last := o.First - 1 + o.Tasks
+	if err := q.x.room(int64(last)); err != nil {
 		return err
 	}
-	h := q.x.head()
-	if h.tasks != int64(o.First-1) {
+	if o.Array {
+		last = o.First
+	}
+	return q.x.allocate(o.First, last)
+}
+
+// applyBatch makes the entries of a batch from its lines.
+func (q *Queue) applyBatch(i int, o *Order) error {
+	if err := q.room(o); err != nil {
+		return err
+	}
+	h, last := q.x.head(), o.First-1+o.Tasks
+	if h.tasks != int64(o.First-1) && h.tasks != int64(last) { // the latter if a premix was killed at its end
 		return q.damaged(ordersFile)
 	}
-	all := q.x.data[headSize+tableSize+int64(o.First-1)*entrySize:]
+	all := q.x.batch(o.First, last)
 	opts := o.options()
 	t := 0
 	end := o.Offset + o.Bytes
@@ -509,7 +532,6 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 		if t >= o.Tasks {
 			return q.damaged(tasksFile)
 		}
-		first := entryAt(all, t)
 		e := entry{spec: at, specLen: uint32(len(line)), order: uint32(i), priority: int32(opts.Priority), retries: uint16(opts.Retries)}
 		if o.Held {
 			e.flags = flagHeld
@@ -532,16 +554,15 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 		}
 		e.group = uint32(id)
 		if !o.Array {
-			*first = e
+			all[t] = e
 			t++
 			return nil
 		}
 		if q.elements += o.Tasks; q.foreign != nil && q.elements > maxForeign {
 			return &engine.DirError{Dir: q.Dir, Reason: fmt.Sprintf("is of another user, and has arrays of more than %d tasks", maxForeign), HintText: "read it as its user"}
 		}
-		for ; t < o.Tasks; t++ {
-			*entryAt(all, t) = e
-		}
+		e.own, e.others = 1, e.flags
+		all[0], t = e, o.Tasks
 		return nil
 	})
 	if err != nil && !errors.Is(err, stop) {
@@ -550,7 +571,7 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 	if t != o.Tasks {
 		return q.damaged(tasksFile)
 	}
-	h.tasks += int64(t)
+	h.tasks = int64(last)
 	return nil
 }
 
@@ -566,29 +587,34 @@ func (q *Queue) replay(n int) error {
 	}
 	end, err := record.Follow(f, *q.x.applied(n), func(line []byte, at int64) error {
 		var r record.Task
-		if json.Unmarshal(line, &r) == nil {
-			q.applyRecord(&r, n, at, len(line))
+		if json.Unmarshal(line, &r) != nil {
+			return nil
 		}
-		return nil
+		_, _, err := q.applyRecord(&r, n, at, len(line))
+		return err
 	})
-	*q.x.applied(n) = end
+	if err == nil {
+		*q.x.applied(n) = end
+	}
 	return err
 }
 
 // applyRecord applies a record, and returns the state before and after.
-func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (before, after State) {
-	entries := q.entries()
-	if r.Task < 1 || r.Task > len(entries) {
-		return Waiting, Waiting
+func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (before, after State, err error) {
+	if r.Task < 1 || r.Task > min(len(q.x.all()), q.known) {
+		return Waiting, Waiting, nil
 	}
-	e := &entries[r.Task-1]
+	e, err := q.ownEntry(r.Task)
+	if err != nil {
+		return Waiting, Waiting, err
+	}
 	before = e.state()
 	if r.Try <= int(e.try) {
-		return before, before
+		return before, before, nil
 	}
 	e.journal, e.record, e.recLen = uint32(journal), at, uint32(length)
 	q.advance(e, r)
-	return before, e.state()
+	return before, e.state(), nil
 }
 
 // advance applies a record of a later try to the state of a task.
@@ -632,8 +658,8 @@ func (q *Queue) recount() {
 		g.count, g.total = [4]int{}, 0
 	}
 	entries := q.entries()
-	for i := range entries {
-		e := &entries[i]
+	for t := 1; t <= entries.len(); t++ {
+		e := entries.at(t)
 		g := q.groups[e.group]
 		g.count[e.state()]++
 		g.total++
@@ -671,10 +697,10 @@ func (q *Queue) header(table string) record.Header { return engine.NewHeader(tab
 // caller holds mu.
 func (q *Queue) entry(task int) (e entry, ok bool) {
 	entries := q.entries()
-	if task < 1 || task > len(entries) {
+	if task < 1 || task > entries.len() {
 		return e, false
 	}
-	return entries[task-1], true
+	return entries.at(task), true
 }
 
 // Spec reads the spec of a task.
@@ -727,7 +753,8 @@ func (q *Queue) readSpec(e *entry) (*Spec, error) {
 }
 
 func (q *Queue) noTask(task int) error {
-	n := len(q.entries())
+	entries := q.entries()
+	n := entries.len()
 	hint := fmt.Sprintf("its tasks have the numbers 1 to %d", n)
 	if n == 0 {
 		hint = "submit tasks with premix task submit"

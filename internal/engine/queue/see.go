@@ -210,24 +210,25 @@ func (q *Queue) each(s *Selection, f func(task int, e *entry)) error {
 	}
 	ranges := s.Tasks
 	if len(ranges) == 0 {
-		ranges = [][2]int{{1, len(entries)}}
+		ranges = [][2]int{{1, entries.len()}}
 	}
+	var e entry
 	for _, r := range ranges {
 		if r[1] == openEnd {
-			r[1] = len(entries)
+			r[1] = entries.len()
 		}
-		if len(s.Tasks) > 0 && r[1] > len(entries) {
+		if len(s.Tasks) > 0 && r[1] > entries.len() {
 			return q.noTask(r[1])
 		}
 		for t := r[0]; t <= r[1]; t++ {
-			e := &entries[t-1]
+			e = entries.at(t)
 			if group >= 0 && int(e.group) != group {
 				continue
 			}
 			if len(s.States) > 0 && !slices.Contains(s.States, e.state()) {
 				continue
 			}
-			f(t, e)
+			f(t, &e)
 		}
 	}
 	return nil
@@ -480,7 +481,8 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 				fmt.Sprintf("premix task retry %s --group %s has them run after all", q.Dir, before.name)
 		}
 	}
-	if _, on := q.unmet(q.entries(), task, 0); on > 0 {
+	entries := q.entries()
+	if _, on := q.unmet(&entries, task, 0); on > 0 {
 		n := 0
 		for _, d := range q.edges.of(task) {
 			if o, _ := q.entry(int(d)); o.state() != Succeeded {
@@ -493,10 +495,9 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, hint string) {
 		return "it waits for a premix that runs the tasks of this directory", q.command()
 	}
 	n := 0
-	entries := q.entries()
-	for i := range entries {
-		o := &entries[i]
-		if o.group == e.group && o.state() == Waiting && (o.priority > e.priority || o.priority == e.priority && i < task-1) {
+	for t := 1; t <= entries.len(); t++ {
+		o := entries.at(t)
+		if o.group == e.group && o.state() == Waiting && (o.priority > e.priority || o.priority == e.priority && t < task) {
 			n++
 		}
 	}
@@ -926,8 +927,8 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	}
 	punched := q.punched()
 	entries := q.entries()
-	for i := range entries {
-		e := entries[i]
+	for i := range entries.len() {
+		e := entries.at(i + 1)
 		if e.state() != Succeeded {
 			continue
 		}

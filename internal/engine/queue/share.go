@@ -91,12 +91,12 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	}
 	found := make(map[place][][2]int)
 	entries := q.entries()
-	for i := range entries {
-		e := &entries[i]
+	for i := range entries.len() {
+		e := entries.at(i + 1)
 		if e.state() != Waiting || e.flags&flagHeld != 0 || !ready[e.group] || skip(i+1) {
 			continue
 		}
-		if _, on := q.unmet(entries, i+1, 0); on > 0 {
+		if _, on := q.unmet(&entries, i+1, 0); on > 0 {
 			continue
 		}
 		p := place{e.priority, e.fails == 0}
@@ -146,8 +146,8 @@ func (q *Queue) Left(ranges [][2]int) int {
 	n := 0
 	entries := q.entries()
 	for _, r := range ranges {
-		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
-			if e := &entries[t-1]; e.state() == Waiting && e.flags&flagHeld == 0 {
+		for t := max(r[0], 1); t <= min(r[1], entries.len()); t++ {
+			if e := entries.at(t); e.state() == Waiting && e.flags&flagHeld == 0 {
 				n++
 			}
 		}

@@ -267,6 +267,9 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 			return err
 		}
 		o.First = q.known + 1
+		if err := q.room(o); err != nil {
+			return err
+		}
 		return q.order(o)
 	})
 	if err != nil {
@@ -391,6 +394,12 @@ func (q *Queue) Settle(records []*record.Task) error {
 			return err
 		}
 	}
+	q.mu.Lock()
+	err = q.reserve(records)
+	q.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	at, err := q.journal.Append(lines)
 	if err != nil {
 		return err
@@ -403,7 +412,10 @@ func (q *Queue) Settle(records []*record.Task) error {
 			return q.catchUp()
 		}
 		for i, r := range records {
-			before, after := q.applyRecord(r, q.number, at, lengths[i])
+			before, after, err := q.applyRecord(r, q.number, at, lengths[i])
+			if err != nil {
+				return err
+			}
 			at += int64(lengths[i])
 			if e, ok := q.entry(r.Task); ok && before != after {
 				g := q.groups[e.group]

@@ -255,3 +255,41 @@ func cpuTime(t *testing.T, pid int) (sum time.Duration) {
 	}
 	return sum
 }
+
+// The tables of the programs have the columns of Slurm's own.
+func TestShimHeaders(t *testing.T) {
+	real := newSlurmScene(t, slurmtest.Options{Nodes: 1, Accounting: true})
+	s := newShimScene(t)
+	header := func(out string) string {
+		var lines []string
+		for line := range strings.Lines(out) {
+			if _, err := time.Parse(time.ANSIC, strings.TrimSpace(line)); err != nil {
+				lines = append(lines, strings.TrimRight(line, " \n"))
+			} else {
+				lines = append(lines, "DATE")
+			}
+		}
+		until := min(len(lines), 1)
+		if until > 0 && lines[0] == "DATE" {
+			until = min(len(lines), 2)
+		}
+		return strings.Join(lines[:until], "\n")
+	}
+	for _, args := range [][]string{
+		{"sinfo"}, {"sinfo", "-s"}, {"sinfo", "-l"}, {"sinfo", "-N"}, {"sinfo", "-N", "-l"}, {"sinfo", "-R"}, {"sinfo", "-R", "-l"}, {"sinfo", "-T"}, {"sinfo", "-d"},
+		{"squeue"}, {"squeue", "-l"}, {"squeue", "--start"}, {"squeue", "--steps"},
+		{"sacct"}, {"sacct", "-b"}, {"sacct", "-l"}, {"sacct", "-X", "-P"}, {"sacct", "-p"},
+		{"sacctmgr", "show", "user"}, {"sacctmgr", "show", "assoc"}, {"sacctmgr", "show", "cluster"}, {"sacctmgr", "show", "account"}, {"sacctmgr", "show", "tres"},
+		{"sacctmgr", "show", "user", "-P"}, {"sacctmgr", "show", "assoc", "-P"}, {"sacctmgr", "show", "qos", "-P"}, {"sacctmgr", "show", "events", "-P"}, {"sacctmgr", "show", "wckeys", "-P"},
+		{"sshare"}, {"sshare", "-l"}, {"sprio"}, {"sprio", "-l"},
+	} {
+		want, err := real.box.Run(args[0], args[1:]...)
+		if err != nil {
+			t.Errorf("%q: %v\n%s", args, err, want)
+			continue
+		}
+		if got := header(s.ask(t, args[0], args[1:]...)); got != header(want) {
+			t.Errorf("%q:\n%s\nand of Slurm:\n%s", args, got, header(want))
+		}
+	}
+}

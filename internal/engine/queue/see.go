@@ -333,9 +333,14 @@ func (q *Queue) Cancel(s *Selection) (int, error) {
 }
 
 // Retry has tasks run again that failed or were cancelled.
-func (q *Queue) Retry(s *Selection) (int, error) {
-	return q.change(orderRetry, s, func(e *entry) bool { return e.state() == Failed || e.state() == Cancelled })
-}
+func (q *Queue) Retry(s *Selection) (int, error) { return q.change(orderRetry, s, (*entry).retried) }
+
+// HoldRetry has tasks that failed or were cancelled not started, once they are retried, until they
+// are released.
+func (q *Queue) HoldRetry(s *Selection) (int, error) { return q.change(orderHold, s, (*entry).retried) }
+
+// retried reports whether Retry changes a task.
+func (e *entry) retried() bool { return e.state() == Failed || e.state() == Cancelled }
 
 // Explanation is the answer of Why.
 type Explanation struct {

@@ -8,10 +8,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"premix/internal/engine"
 	"premix/internal/engine/local"
 	"premix/internal/engine/queue"
 	"premix/internal/record"
@@ -254,14 +254,19 @@ func TestLargeArray(t *testing.T) {
 		t.Errorf("%d elements have jobs, of %d batches, %d blocked", kept, len(w.batches), len(w.blocked))
 	}
 	size := int64(0)
-	for _, name := range []string{"orders.jsonl", "tasks.jsonl"} {
-		info, err := os.Stat(filepath.Join(engine.State(w.dir), name))
-		if err != nil {
-			t.Fatal(err)
+	if err := filepath.WalkDir(w.dir, func(_ string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
-		size += info.Size()
+		info, err := d.Info()
+		if err == nil {
+			size += info.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
-	if size > 16<<10 {
+	if size > 1_000_000 {
 		t.Errorf("they take %d bytes", size)
 	}
 	// 50 run when the job before has ended, and one more when one of them has.

@@ -96,6 +96,9 @@ func (w *worker) toCancel(a *arguments, answer *response) map[int]bool {
 // selection returns the tasks of jobs.
 func selection(jobs []*job) *queue.Selection {
 	var s queue.Selection
+	if len(jobs) == 0 {
+		s.Tasks = [][2]int{{1, 0}} // none, where no range is all tasks
+	}
 	for _, j := range jobs {
 		if n := len(s.Tasks); n > 0 && s.Tasks[n-1][1] == j.id-1 {
 			s.Tasks[n-1][1] = j.id
@@ -275,6 +278,11 @@ func (w *worker) requeue(hold bool, names []string) error {
 	if _, err := w.q.Cancel(selection(jobs)); err != nil {
 		return err
 	}
+	if hold { // now: they may start as soon as they are retried
+		if _, err := w.q.HoldRetry(selection(jobs)); err != nil {
+			return err
+		}
+	}
 	for _, j := range jobs {
 		// A worker that is killed before they run again leaves this to the next one.
 		w.ownNote(j)
@@ -313,17 +321,11 @@ func (w *worker) runAgain(tasks func(id int) bool) {
 	if _, err := w.q.Retry(selection(ready)); err != nil {
 		return
 	}
-	var held []*job
 	for _, j := range ready {
 		j.Again, j.last, j.running, j.noted = false, nil, time.Time{}, false
 		_ = w.changes.put(j.id, j.jobMeta) // else it runs once more after the next start of a worker
-		if j.userHeld {
-			held = append(held, j)
-		}
 	}
-	if len(held) > 0 {
-		_ = w.hold(held)
-	}
+	w.setHeld(slices.DeleteFunc(ready, func(j *job) bool { return !w.q.Held(j.id) }), true)
 	w.stir()
 }
 

@@ -76,8 +76,8 @@ func TestOptionsOfSacct(t *testing.T) {
 		if name == "help" || name == "usage" || name == "version" {
 			continue
 		}
-		if _, err := find(sacctOptions(), name); err != nil {
-			t.Errorf("--%s: %v", name, err)
+		if o, err := find(sacctOptions(), name); err != nil || o.name != name {
+			t.Errorf("--%s: %+v, %v", name, o, err)
 		}
 		if letter != "" && findShort(sacctOptions(), letter[0]) == nil {
 			t.Errorf("there is no -%s, which is --%s", letter, name)
@@ -157,7 +157,20 @@ func TestNamed(t *testing.T) {
 		{`scontrol show job 10`, `(?s)JobId=10 .*\n   TresPerNode=gres:gpu:1\n.*`},
 		// The rest
 		{`sstat -j 10`, `(?s)!sstat: error: couldn't get steps for job 10.*`},
-		{`sprio -h -l`, `10 +p +0 +0`},
+		{`sprio -h -l`, `10 +p +\S+ +0( +0){8}`},
+		{`sprio -h -j 10`, `10 +p +0 +0`},
+		{`sprio -h -j 9`, ``},
+		{`sprio -j 99`, `(?s)!sprio: error: Invalid job id specified.*`},
+		{`sprio 10`, `(?s)!sprio: error: Unrecognized option: 10.*`},
+		{`sprio -n`, refuses("norm")},
+		{`sstat -i -j 10`, refuses("pidformat")},
+		{`sacct -n -P -X -j 10 -o jobn,jobidr,stat`, `n\|10\|PENDING`},
+		{`sacctmgr -n -P show user nobody format=user`, ``},
+		{`sacctmgr -n -P show assoc where users=` + userName() + ` cluster=premix format=cluster,def`, `premix\|normal`},
+		{`sacctmgr -n -P show assoc cluster=other`, ``},
+		{`sacctmgr show assoc frob=1`, `(?s)!sacctmgr: error: Unknown condition: frob=1.*`},
+		{`sinfo -R`, `REASON +USER +TIMESTAMP +NODELIST`},
+		{`sinfo -T`, `No reservations in the system`},
 		{`sprio -w`, `(?s)!sprio: error: premix has no weights of priorities.*`},
 		{`sshare -n -P -o rawshares,normshares`, `1\|1.000000`},
 		{`sacctmgr -n -P show assoc format=cluster,share`, `premix\|1`},

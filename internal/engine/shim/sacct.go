@@ -2,6 +2,7 @@ package shim
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -15,7 +16,11 @@ import (
 const (
 	sacctFormat = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 	sacctBrief  = "jobid,state,exitcode"
-	sacctLong   = "jobid,jobidraw,jobname,partition,maxrss,reqcpus,alloccpus,elapsed,state,exitcode,reqmem,totalcpu,comment"
+	sacctLong   = "jobid,jobidraw,jobname,partition,maxvmsize,maxvmsizenode,maxvmsizetask,avevmsize,maxrss,maxrssnode,maxrsstask,averss,maxpages,maxpagesnode,maxpagestask,avepages," +
+		"mincpu,mincpunode,mincputask,avecpu,ntasks,alloccpus,elapsed,state,exitcode,avecpufreq,reqcpufreqmin,reqcpufreqmax,reqcpufreqgov,reqmem,consumedenergy," +
+		"maxdiskread,maxdiskreadnode,maxdiskreadtask,avediskread,maxdiskwrite,maxdiskwritenode,maxdiskwritetask,avediskwrite,reqtres,alloctres," +
+		"tresusageinave,tresusageinmax,tresusageinmaxnode,tresusageinmaxtask,tresusageinmin,tresusageinminnode,tresusageinmintask,tresusageintot," +
+		"tresusageoutmax,tresusageoutmaxnode,tresusageoutmaxtask,tresusageoutave,tresusageouttot"
 )
 
 // account is a line of sacct: a job, its batch step, or a step of srun.
@@ -96,8 +101,8 @@ var sacctFields = sync.OnceValue(func() map[string]*acctField {
 		}
 		return ""
 	}
-	add("JobID", 12, func(a *account) string { return a.shown() + suffix(a) })
-	add("JobIDRaw", 12, func(a *account) string { return number(a.id) + suffix(a) })
+	add("JobID", -12, func(a *account) string { return a.shown() + suffix(a) })
+	add("JobIDRaw", -12, func(a *account) string { return number(a.id) + suffix(a) })
 	add("JobName", 10, func(a *account) string {
 		switch {
 		case a.step != nil:
@@ -302,6 +307,11 @@ func newPrinter(a *arguments, cells []cell) *printer {
 	for i, c := range cells {
 		titles[i], dashes[i] = c.title, strings.Repeat("-", max(c.width, -c.width))
 	}
+	if p.parsable == 0 {
+		for i, c := range cells {
+			titles[i] = titles[i][:min(len(titles[i]), max(c.width, -c.width))]
+		}
+	}
 	p.line(titles)
 	if p.parsable == 0 {
 		p.line(dashes)
@@ -330,13 +340,13 @@ func (p *printer) line(values []string) {
 
 // columnNames parses a list of fields as in jobid,jobname%30. known returns a field's title and
 // width.
-func columnNames(program, list string, known func(name string) (cell, bool)) (names []string, cells []cell, err error) {
+func columnNames(program, list string, known func(name string) (full string, c cell, ok bool)) (names []string, cells []cell, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
 		name, width, has := strings.Cut(strings.ToLower(text), "%")
-		c, ok := known(name)
+		full, c, ok := known(name)
 		if !ok {
 			return nil, nil, &optionError{fmt.Sprintf("Invalid field requested: %q", name), program + " --helpformat lists the fields that premix has"}
 		}
@@ -347,7 +357,7 @@ func columnNames(program, list string, known func(name string) (cell, bool)) (na
 			}
 			c.width = n
 		}
-		names, cells = append(names, name), append(cells, c)
+		names, cells = append(names, full), append(cells, c)
 	}
 	return names, cells, nil
 }
@@ -364,12 +374,22 @@ func helpFormat(names []string) string {
 	return b.String()
 }
 
-func acctCell(name string) (cell, bool) {
+// acctCell returns the column of a field of sacct. As for Slurm, the beginning of a name stands for
+// the first field that begins so.
+func acctCell(name string) (full string, c cell, ok bool) {
 	f := sacctFields()[name]
-	if f == nil {
-		return cell{}, false
+	if f == nil && name != "" {
+		for _, full := range slices.Sorted(maps.Keys(sacctFields())) {
+			if strings.HasPrefix(full, name) {
+				name, f = full, sacctFields()[full]
+				break
+			}
+		}
 	}
-	return cell{f.title, f.width}, true
+	if f == nil {
+		return "", cell{}, false
+	}
+	return name, cell{f.title, f.width}, true
 }
 
 // accounts picks the lines of sacct. The caller holds mu.

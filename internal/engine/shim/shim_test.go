@@ -177,9 +177,11 @@ func TestOptionsOfSlurm(t *testing.T) {
 			switch {
 			case err != nil:
 				t.Errorf("%s: %q: %v", name, m[0], err)
+			case o.name != m[2] && o.name != m[2]+"s": // squeue's help has --step for --steps
+				t.Errorf("%s: %q stands for --%s", name, m[0], o.name)
 			case m[1] != "" && m[1] != string(o.short) && findShort(options(), m[1][0]) == nil:
 				t.Errorf("%s: %q: there is no -%s", name, m[0], m[1])
-			case m[3] == "=" && o.arg == none:
+			case m[3] != "" && o.arg == none:
 				t.Errorf("%s: %q takes no argument here", name, m[0])
 			}
 		}

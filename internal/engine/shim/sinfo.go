@@ -67,6 +67,26 @@ var nodeFields = sync.OnceValue(func() []nodeField {
 	return list
 })
 
+// sinfoFormat returns the format that options of sinfo stand for, as in Slurm 22.05.
+func sinfoFormat(a *arguments) string {
+	long, width := a.has("long"), max(9, len(nodeName()))
+	switch {
+	case a.has("summarize"):
+		return "%9P %.5a %.10l %.16F %N"
+	case a.has("Node") && long:
+		return fmt.Sprintf("%%%dN ", width) + "%.6D %.9P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
+	case a.has("Node"):
+		return fmt.Sprintf("%%%dN ", width) + "%.6D %.9P %6t"
+	case a.has("list-reasons") && long:
+		return "%20E %12U %19H %6t %N"
+	case a.has("list-reasons"):
+		return "%20E %9u %19H %N"
+	case long:
+		return "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
+	}
+	return "%9P %.5a %.10l %.6D %.6t %N"
+}
+
 func (w *worker) sinfo(args []string) (string, error) {
 	a, err := parse("sinfo", sinfoOptions(), args, false)
 	if err == nil {
@@ -81,14 +101,13 @@ func (w *worker) sinfo(args []string) (string, error) {
 	if a.has("json", "yaml") {
 		return document(a, "nodes", []map[string]any{n.json()})
 	}
-	shown, format := true, "%.9P %.5a %.10l %.6D %.6t %N"
+	if a.has("reservation") {
+		return "No reservations in the system\n", nil
+	}
+	shown, format := true, sinfoFormat(a)
 	for _, g := range a.list {
 		switch list := strings.Split(g.value, ","); g.name {
-		case "Node":
-			format = "%N %.6D %.9P %.6t"
-		case "summarize":
-			format = "%.9P %.5a %.10l %.16F %N"
-		case "list-reasons", "dead", "reservation": // no node is down or reserved
+		case "list-reasons", "dead": // no node is down
 			shown = false
 		case "partition":
 			shown = shown && slices.Contains(list, defaultPartition)

@@ -103,19 +103,27 @@ func (w *worker) pick(f *filter, list string) error {
 	return nil
 }
 
+// jobList takes the list of --jobs or --steps from behind a blank, as squeue and sprio do, and
+// refuses other words.
+func (a *arguments) jobList() error {
+	for i := range a.list {
+		if g := &a.list[i]; (g.name == "jobs" || g.name == "steps") && g.value == "" && len(a.rest) > 0 && a.rest[0] != "" && a.rest[0][0] >= '0' && a.rest[0][0] <= '9' {
+			g.value, a.rest = a.rest[0], a.rest[1:]
+		}
+	}
+	if len(a.rest) > 0 {
+		return &optionError{fmt.Sprintf("Unrecognized option: %s", a.rest[0]), "name jobs with --jobs=12,13"}
+	}
+	return nil
+}
+
 func (w *worker) squeue(args []string) (string, error) {
 	a, err := parse("squeue", squeueOptions(), args, false)
 	if err != nil {
 		return "", err
 	}
-	for i := range a.list {
-		// squeue takes these lists with and without a blank in between.
-		if g := &a.list[i]; (g.name == "jobs" || g.name == "steps") && g.value == "" && len(a.rest) > 0 && a.rest[0][0] >= '0' && a.rest[0][0] <= '9' {
-			g.value, a.rest = a.rest[0], a.rest[1:]
-		}
-	}
-	if len(a.rest) > 0 {
-		return "", &optionError{fmt.Sprintf("Unrecognized option: %s", a.rest[0]), ""}
+	if err := a.jobList(); err != nil {
+		return "", err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,6 +233,9 @@ func show[R any](a *arguments, fields []field[R], format string, rows []R) (stri
 		return "", err
 	}
 	var b strings.Builder
+	if a.has("long") && !a.has("noheader", "iterate") { // iterate prints the time
+		fmt.Fprintln(&b, time.Now().Format(time.ANSIC))
+	}
 	line := func(value func(*field[R]) string) {
 		for i := range columns {
 			v := ""

@@ -67,8 +67,8 @@ refused i|interactive wckey=
 `)
 	sacctOptions = table(`
 used    j|jobs= n|noheader X|allocations P|parsable2 p|parsable o|format= name= u|user= uid= s|state= S|starttime= E|endtime=
-used    delimiter= r|partition= A|accounts= account= q|qos= b|brief l|long e|helpformat noconvert units= N|nodelist= B|batch-script env-vars json yaml
-moot    M|clusters= cluster= L|allclusters a|allusers D|duplicates local federation T|truncate v|verbose array
+used    delimiter= r|partition= A|accounts= account= q|qos= b|brief l|long e|helpformat units= N|nodelist= B|batch-script env-vars json yaml
+moot    noconvert M|clusters= cluster= L|allclusters a|allusers D|duplicates local federation T|truncate v|verbose array
 refused c|completion f|file= g|gid= group= C|constraints= F|flags= I|ncpus= i|nnodes= K|timelimit-max= k|timelimit-min= R|reason= W|wckeys= whole-hetjob=? U|use-local-uid x|associations=
 `)
 	scontrolOptions = table(`
@@ -104,16 +104,18 @@ used    gres= G|gpus= gpus-per-node= gpus-per-socket= gpus-per-task= cpus-per-gp
 moot    gpu-bind= gpu-freq= gres-flags=
 `)
 	sstatOptions = table(`
-used    j|jobs= a|allsteps n|noheader o|format= fields= p|parsable P|parsable2 e|helpformat noconvert i|pidformat
-moot    v|verbose usage
+used    j|jobs= a|allsteps n|noheader o|format= fields= p|parsable P|parsable2 e|helpformat
+moot    noconvert v|verbose usage
+refused i|pidformat
 `)
 	sprioOptions = table(`
-used    h|noheader j|jobs=? l|long n|norm o|format= u|user= w|weights p|partition= S|sort=
+used    h|noheader j|jobs=? l|long o|format= u|user= w|weights p|partition= S|sort=
 moot    v|verbose M|clusters= cluster= federation local sibling noconvert
+refused n|norm
 `)
 	sshareOptions = table(`
-used    a|all A|accounts= n|noheader l|long o|format= p|parsable P|parsable2 u|users= U|Users e|helpformat
-moot    v|verbose M|clusters= cluster= m|partition
+used    a|all A|accounts= n|noheader l|long o|format= p|parsable P|parsable2 u|users= e|helpformat
+moot    U|Users v|verbose M|clusters= cluster= m|partition
 `)
 	sacctmgrOptions = table(`
 used    n|noheader p|parsable P|parsable2
@@ -157,6 +159,7 @@ var instead = map[string]string{
 	"pty": "salloc starts a shell in an allocation", "container": "name the image in the command, as in apptainer exec IMAGE ...", "deadline": "--time limits the run time",
 	"licenses": "premix has no licences; name the jobs with --jobs or --name", "multi-prog": "start each program by a step of its own", "interactive": "name the jobs", "completion": "sacct without -c has the same jobs", "file": "sacct reads the jobs of this directory alone",
 	"bb": "copy the files in the script", "bbf": "copy the files in the script", "export-file": "name variables with --export",
+	"pidformat": "premix task why DIR JOB shows the process of a job", "norm": "squeue -o '%i %Q' shows the priorities of jobs",
 }
 
 // arguments are the options and the words of a call.

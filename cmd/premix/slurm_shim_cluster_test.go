@@ -258,16 +258,16 @@ func cpuTime(t *testing.T, pid int) (sum time.Duration) {
 
 // The tables of the programs have the columns of Slurm's own.
 func TestShimHeaders(t *testing.T) {
-	real := newSlurmScene(t, slurmtest.Options{Nodes: 1, Accounting: true})
+	real := newSlurmScene(t, slurmtest.Options{Nodes: 1, Accounting: true, Config: "PriorityType=priority/multifactor\n"})
 	s := newShimScene(t)
 	header := func(out string) string {
 		var lines []string
 		for line := range strings.Lines(out) {
-			if _, err := time.Parse(time.ANSIC, strings.TrimSpace(line)); err != nil {
-				lines = append(lines, strings.TrimRight(line, " \n"))
-			} else {
-				lines = append(lines, "DATE")
+			line = strings.TrimRight(line, " \n")
+			if _, err := time.Parse(time.ANSIC, line); err == nil {
+				line = "DATE"
 			}
+			lines = append(lines, line)
 		}
 		until := min(len(lines), 1)
 		if until > 0 && lines[0] == "DATE" {
@@ -278,8 +278,8 @@ func TestShimHeaders(t *testing.T) {
 	for _, args := range [][]string{
 		{"sinfo"}, {"sinfo", "-s"}, {"sinfo", "-l"}, {"sinfo", "-N"}, {"sinfo", "-N", "-l"}, {"sinfo", "-R"}, {"sinfo", "-R", "-l"}, {"sinfo", "-T"}, {"sinfo", "-d"},
 		{"squeue"}, {"squeue", "-l"}, {"squeue", "--start"}, {"squeue", "--steps"},
-		{"sacct"}, {"sacct", "-b"}, {"sacct", "-l"}, {"sacct", "-X", "-P"}, {"sacct", "-p"},
-		{"sacctmgr", "show", "user"}, {"sacctmgr", "show", "assoc"}, {"sacctmgr", "show", "cluster"}, {"sacctmgr", "show", "account"}, {"sacctmgr", "show", "tres"},
+		{"sacct"}, {"sacct", "-b"}, {"sacct", "-l"}, {"sacct", "-X", "-P"}, {"sacct", "-p"}, {"sacct", "-o", "jobn,acc,sta,tresusageinmaxn"},
+		{"sacctmgr", "show", "user"}, {"sacctmgr", "show", "assoc"}, {"sacctmgr", "show", "cluster"}, {"sacctmgr", "show", "account"}, {"sacctmgr", "show", "tres"}, {"sacctmgr", "show", "qos"}, {"sacctmgr", "show", "events"}, {"sacctmgr", "show", "wckeys"},
 		{"sacctmgr", "show", "user", "-P"}, {"sacctmgr", "show", "assoc", "-P"}, {"sacctmgr", "show", "qos", "-P"}, {"sacctmgr", "show", "events", "-P"}, {"sacctmgr", "show", "wckeys", "-P"},
 		{"sshare"}, {"sshare", "-l"}, {"sprio"}, {"sprio", "-l"},
 	} {

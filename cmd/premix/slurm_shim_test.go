@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -196,6 +197,45 @@ func TestShimManySubmissions(t *testing.T) {
 		t.Errorf("squeue takes %v", took)
 	}
 	s.ask(t, "scancel", fmt.Sprint(submissions+1))
+}
+
+// An array takes little state until its elements run, and a job beside it is answered as always.
+func TestShimArrayState(t *testing.T) {
+	s := newShimScene(t, "--cores", "1")
+	s.ask(t, "sbatch", "-o", "/dev/null", "--wrap", "until [ -e go ]; do sleep 0.05; done")
+	s.ask(t, "sbatch", "-a", "1-100000", "-o", "/dev/null", "--wrap", "echo >>ran")
+	s.ask(t, "sbatch", "-H", "-o", "/dev/null", "--wrap", "true")
+	var size int64
+	if err := filepath.WalkDir(s.path("out"), func(_ string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += info.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if size > 1_000_000 {
+		t.Errorf("an array of 100,000 elements takes %d bytes", size)
+	}
+	s.ask(t, "scancel", "2_[5-99990]")
+	if got := s.ask(t, "squeue", "-h", "-o", "%i", "-j", "2"); got != "2_[1-4,99991-100000]\n" {
+		t.Errorf("%q", got)
+	}
+	// The worker is killed while elements run, and the next one finds the rest.
+	s.write(t, "go", "")
+	s.await(t, "ran")
+	_ = unix.Kill(s.worker(), unix.SIGKILL)
+	if !comes(func() bool { return s.ask(t, "squeue", "-h", "-t", "PD,R", "-j", "2") == "" }) {
+		t.Fatalf("elements are left: %s", s.ask(t, "squeue"))
+	}
+	if got := strings.Count(s.ask(t, "sacct", "-n", "-X", "-P", "-j", "2", "-s", "CD", "-S", "now-1day", "-o", "jobid"), "\n"); got != 14 {
+		t.Errorf("%d elements have succeeded", got)
+	}
+	s.ask(t, "scancel", "3")
 }
 
 // A job that may not run twice has failed when its worker was killed, any other runs

@@ -156,7 +156,7 @@ func (w *worker) entities() []entity {
 			"MaxTRESPU:13 MaxJobsPU:9 MaxSubmitPU:11 MaxTRESPA:13 MaxJobsPA:9 MaxSubmitPA:11 MinTRES:13", "Description:Descr:20 ID:6",
 			map[string]string{"Name": "normal", "Priority": "0", "GraceTime": "00:00:00", "PreemptMode": "cluster", "UsageFactor": "1.000000", "Description": "Normal QOS default"}},
 		{"tres", 0, "Type:8 Name:15 ID:6", "", nil},
-		{"events", 0, "Cluster:10 NodeName:15 Start:TimeStart:19 End:TimeEnd:19 State:6 Reason:30 User:10", "Duration:12 Event:7", nil},
+		{"events", 0, "Cluster:10 NodeName:-15 Start:TimeStart:19 End:TimeEnd:19 State:6 Reason:30 User:10", "Duration:12 Event:7", nil},
 		{"wckeys", 0, "WCKey:10 Cluster:10 User:10", "ID:6", nil},
 	}
 }

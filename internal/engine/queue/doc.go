@@ -48,18 +48,18 @@
 //
 // # The index
 //
-// Replaying JSON takes seconds for half a million tasks, and other processes ask for the
-// state while tasks run. So there is an index: a file of fixed
-// entries of 56 bytes, which all processes map. It can be thrown away at any time. Its
-// head holds the offsets up to which the orders and each journal were applied; a process
-// that opens it applies the rest. Applying an order or a record twice changes nothing, so it
-// does not matter where a process was killed. The index is rebuilt where it may be
-// incomplete: after a crash of the machine, and where a journal is shorter than the index
-// says. Each boot of each machine has its own index, since memory is not shared over a
-// network; the work of other machines is in their journals. Processes in containers of one
-// machine share an index, regardless of their host names and PID namespaces. Readers take
-// no lock, so no process may rebuild an index that another one uses.
-// Where the index cannot be written, because the disk is full or the reader has no right to,
+// Replaying JSON takes seconds for half a million tasks, and other processes ask for the state
+// while tasks run. So there is an index: a file of fixed entries of 56 bytes, which all processes
+// map. The elements of an array share the entry of the first one until they have a state of their
+// own; the file has a hole there. See entries.go. It can be thrown away at any time. Its head
+// holds the offsets up to which the orders and each journal were applied; a process that opens it
+// applies the rest. Applying an order or a record twice changes nothing, so it does not matter
+// where a process was killed. The index is rebuilt where it may be incomplete: after a crash of
+// the machine, and where a journal is shorter than the index says. Each boot of each machine has
+// its own index, since memory is not shared over a network; the work of other machines is in their
+// journals. Processes in containers of one machine share an index, regardless of their host names
+// and PID namespaces. Readers take no lock, so no process may rebuild an index that another one
+// uses. Where the index cannot be written, because the disk is full or the reader has no right to,
 // it is made in memory.
 //
 // Orders and journals may be applied in any order, so that they need no common clock:

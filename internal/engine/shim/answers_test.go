@@ -148,6 +148,8 @@ func TestAnswers(t *testing.T) {
 		{`sacct -n -P -S now-1day -j 2_7 -o jobid,state,exitcode,elapsed,maxrss`, `2_7\|FAILED\|2:0\|00:01:30\|\n2_7.batch\|FAILED\|2:0\|00:01:30\|5120K`},
 		{`squeue -h -t all -o %i|%T|%r -j 2_7`, `2_7\|FAILED\|NonZeroExitCode`},
 		{`scontrol requeue 1`, `(?s)!scontrol: error: Job 1: Job is pending execution.*`},
+		{`scontrol hold 2_7`, `(?s)!scontrol: error: Job 3: Job has already finished.*`},
+		{`scontrol release 2`, `(?s)!scontrol: error: Job 2: Job has already finished.*`},
 		{`scontrol release 1`, ``},
 		{`squeue -h -o %i|%r -j 1`, `1\|Resources`},
 	} {

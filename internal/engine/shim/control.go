@@ -189,6 +189,13 @@ func (w *worker) holdOrRelease(release bool, names []string) error {
 	if err != nil {
 		return err
 	}
+	tasks := w.running()
+	if len(jobs) > 0 && !slices.ContainsFunc(jobs, func(j *job) bool {
+		st := w.status(j, tasks)
+		return !st.over()
+	}) {
+		return &optionError{fmt.Sprintf("Job %d: Job has already finished", jobs[0].id), "squeue lists the jobs that wait or run"}
+	}
 	if release {
 		w.setHeld(jobs, false) // release does the rest, if nothing else blocks them
 		w.release(w.running(), true)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"gopkg.in/yaml.v3"
+
 	"premix/internal/engine/local"
 	"premix/internal/engine/queue"
 	"premix/internal/record"
@@ -315,5 +317,51 @@ func TestIdleWithInvalidElement(t *testing.T) {
 	w.ends(t, 4, 0)
 	if got := w.said(`squeue -h -r -o %i|%r`); got != "3_1|DependencyNeverSatisfied" || !w.idle() {
 		t.Errorf("%s; idle: %v", got, w.idle())
+	}
+}
+
+// Documents of many jobs are made job by job, and are what one document of all would be.
+func TestDocuments(t *testing.T) {
+	w := testWorker(t)
+	empty := map[string][]string{"json": {`squeue --json`, `sacct --json`}, "yaml": {`squeue --yaml`, `sacct --yaml`}}
+	count := func(kind, ask string) int {
+		t.Helper()
+		var v struct {
+			Errors []any
+			Meta   map[string]any
+			Jobs   []map[string]any
+		}
+		var err error
+		if text := w.said(ask); kind == "json" {
+			err = json.Unmarshal([]byte(text), &v)
+		} else {
+			err = yaml.Unmarshal([]byte(text), &v)
+		}
+		if err != nil || v.Jobs == nil || v.Errors == nil || v.Meta["plugin"] == nil {
+			t.Fatalf("%s: %v, %+v", ask, err, v)
+		}
+		for i, j := range v.Jobs {
+			if fmt.Sprint(j["job_id"]) != fmt.Sprint(i+1) || j["name"] != "a\nb: [" {
+				t.Fatalf("%s: job %d is %v", ask, i+1, j)
+			}
+		}
+		return len(v.Jobs)
+	}
+	for kind, asks := range empty {
+		for _, ask := range asks {
+			if n := count(kind, ask); n != 0 {
+				t.Errorf("%s: %d jobs", ask, n)
+			}
+		}
+	}
+	if got := w.said("sbatch --parsable -H -a 1-300 -J 'a\nb: [' --wrap true"); got != "1" {
+		t.Fatal(got)
+	}
+	for kind, asks := range empty {
+		for _, ask := range asks {
+			if n := count(kind, ask); n != 300 {
+				t.Errorf("%s: %d jobs", ask, n)
+			}
+		}
 	}
 }

@@ -518,9 +518,9 @@ func (w *worker) showDocument(a *arguments, entity, name string) (string, error)
 	case strings.HasPrefix("jobs", entity):
 		return w.showJobs(a, name, false)
 	case strings.HasPrefix("nodes", entity):
-		return document(a, "nodes", []map[string]any{w.node().json()})
+		return document(a, "nodes", only(w.node().json()))
 	case strings.HasPrefix("partitions", entity):
-		return document(a, "partitions", []map[string]any{w.partitionJSON()})
+		return document(a, "partitions", only(w.partitionJSON()))
 	}
 	return "", &optionError{fmt.Sprintf("scontrol show %s has no --json and no --yaml", entity), "jobs, nodes and partitions have them; sacct --json has the steps of each job"}
 }

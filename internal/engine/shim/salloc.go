@@ -114,7 +114,8 @@ func allocate(program, dir string, a *arguments) response {
 }
 
 // awaitGrant waits until the holder of the allocation connects. A signal, or the end of the job,
-// ends it.
+// ends it. Without an allocation, signals stay caught: a second one, as timeout(1) sends it to its
+// group, would end the program before it has cancelled the job.
 func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...any), program string) (net.Conn, *granted, error) {
 	type accepted struct {
 		conn net.Conn
@@ -127,7 +128,6 @@ func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...
 	}()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	defer signal.Stop(signals)
 	queued := false
 	pending := time.After(300 * time.Millisecond)
 	finished := make(chan string, 1)
@@ -143,6 +143,7 @@ func awaitGrant(dir string, l *net.UnixListener, id string, say func(string, ...
 				r.conn.Close()
 				return nil, nil, errors.New("the job of the allocation ended at once")
 			}
+			signal.Stop(signals)
 			if queued {
 				say("job %s has been allocated resources", id)
 			}

@@ -99,7 +99,7 @@ func (w *worker) sinfo(args []string) (string, error) {
 	n := w.node()
 	w.mu.Unlock()
 	if a.has("json", "yaml") {
-		return document(a, "nodes", []map[string]any{n.json()})
+		return document(a, "nodes", only(n.json()))
 	}
 	if a.has("reservation") {
 		return "No reservations in the system\n", nil

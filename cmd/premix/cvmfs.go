@@ -64,8 +64,8 @@ func (f *cvmfsFlags) mounted(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.variables, "variable", nil, "value `NAME=VALUE` for $(NAME) in symlinks of the repository; NAME alone takes it from the environment")
 }
 
-// of makes a request one for a mount of a repository.
-func (f *cvmfsFlags) of(url string, r *node.MountRequest) error {
+// of makes a request one for a mount of a repository. profile is the value of --profile.
+func (f *cvmfsFlags) of(url, profile string, r *node.MountRequest) error {
 	name, path, err := cvmfs.ParseURL(url)
 	if err != nil {
 		return err
@@ -86,6 +86,12 @@ func (f *cvmfsFlags) of(url string, r *node.MountRequest) error {
 	}
 	r.Ref = "cvmfs://" + name + path
 	r.CVMFS = &node.Repository{Name: name, Path: path, Servers: o.Servers, Proxies: o.Proxies, Keys: o.Keys, Variables: variables}
+	switch {
+	case profile != "" && profile != "none":
+		r.CVMFS.Profiles = []string{profile}
+	case profile == "" && r.Record == "": // a recording must not depend on an earlier profile
+		r.CVMFS.Profiles = c.Profiles
+	}
 	return nil
 }
 

@@ -40,15 +40,17 @@ of the client's configuration (--config), or of the flags.
 			ctx, done := storeContext()
 			defer done()
 			r := from.request(args[0])
+			r.Record, r.Eager, r.AllowRollback = wish.Record, wish.Eager, wish.AllowRollback
 			if strings.HasPrefix(args[0], "cvmfs:") {
-				if err := repository.of(args[0], &r); err != nil {
+				if err := repository.of(args[0], wish.Profile, &r); err != nil {
 					return err
 				}
 			} else if err := repository.refuse(cmd); err != nil {
 				return err
+			} else {
+				r.Profile = wish.Profile
 			}
 			r.Origins = append(r.Origins, stores...)
-			r.Profile, r.Record, r.Eager, r.AllowRollback = wish.Profile, wish.Record, wish.Eager, wish.AllowRollback
 			r.Background, r.Backend = int64(background), backend
 			m, err := node.Mount(ctx, r, args[1])
 			if err != nil {
@@ -75,8 +77,8 @@ of the client's configuration (--config), or of the flags.
 	from.register(cmd)
 	repository.mounted(cmd)
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
-	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
-	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file")
+	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none: of a tree its `NAME` (default: start, if the store has it), of a repository a file (default: those of --config)")
+	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks, or files of a repository, are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
 	f.Var(&background, "background", "fetch all of the tree at this rate in bytes a second, as in 20M")
 	f.Var(&backend, "backend", "file system that the kernel uses: auto, erofs or fuse")

@@ -238,8 +238,8 @@ func statusText(s *node.Status) string {
 		if !m.Tree.IsZero() {
 			line("here", "%s of %s, %s fetched", units.Size(m.Present), units.Size(m.Total), units.Size(m.Fetched))
 			line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
-			line("profile", "%s", m.Profile)
 		}
+		line("profile", "%s", m.Profile)
 		if m.Record != "" {
 			line("records", "%s", m.Record)
 		}

@@ -18,6 +18,7 @@ import (
 //	cvmfs publish REVISION   serve a revision at $CVMFS, with the master key in $CVMFS_KEY
 //	cvmfs lie                serve wrong objects, below the same signatures
 //	cvmfs expire             serve an expired whitelist; publish ends that
+//	cvmfs gone               do not answer; publish ends that
 //
 // $CVMFS_OTHER_KEY is a master key that signs nothing.
 func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
@@ -42,6 +43,9 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 				r.mu.Lock()
 				p := r.now
 				r.mu.Unlock()
+				if p == nil {
+					panic(http.ErrAbortHandler)
+				}
 				p.ServeHTTP(w, q)
 			}))
 			ts.Defer(web.Close)
@@ -71,10 +75,12 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 			expire(r.now, r.id, 48*time.Hour)
 		case !neg && len(args) == 1 && args[0] == "lie":
 			r.now = r.now.Lie()
+		case !neg && len(args) == 1 && args[0] == "gone":
+			r.now = nil
 		case !neg && len(args) == 1 && args[0] == "expire":
 			expire(r.now, r.id, -time.Minute)
 		default:
-			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie | cvmfs expire")
+			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie | cvmfs expire | cvmfs gone")
 		}
 	}
 }

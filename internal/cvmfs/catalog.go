@@ -52,6 +52,9 @@ type Entry struct {
 // IsDir reports whether e is a directory.
 func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 
+// IsRegular reports whether e is a regular file.
+func (e *Entry) IsRegular() bool { return e.Mode&unix.S_IFMT == unix.S_IFREG }
+
 // chunk is a part of a file.
 type chunk struct {
 	off, size int64

@@ -20,7 +20,10 @@ type Config struct {
 	Servers []string   // URLs of the repository, the best first
 	Proxies [][]string // groups, the best first; within one all are equal. "DIRECT" means none
 	Keys    []string   // files and directories of master keys
-	vars    map[string]string
+	// Profiles are files with profiles: config.d/NAME.profile and config.d/NAME.*.profile, in
+	// the order of their names.
+	Profiles []string
+	vars     map[string]string
 }
 
 // ReadConfig reads the configuration of a repository from a directory like /etc/cvmfs,
@@ -56,6 +59,13 @@ func ReadConfig(dir, name string) (*Config, error) {
 		c.Keys = strings.Split(k, ":")
 	} else if k := c.vars["CVMFS_KEYS_DIR"]; k != "" {
 		c.Keys = []string{k}
+	}
+	for _, pattern := range []string{name + ".profile", name + ".*.profile"} {
+		found, err := filepath.Glob(filepath.Join(dir, "config.d", pattern))
+		if err != nil {
+			return nil, &Error{Kind: Usage, Reason: err.Error(), Err: err}
+		}
+		c.Profiles = append(c.Profiles, found...)
 	}
 	return c, nil
 }

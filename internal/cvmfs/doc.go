@@ -31,10 +31,15 @@
 // that hash as text: for a manifest RSA with SHA-1 (PKCS #1 v1.5), for a whitelist RSA
 // without a digest algorithm.
 //
+// # Profiles
+//
+// A [Profile] has names and no hashes, so that it outlives its revision. A [Recorder] makes
+// one of the reads of a Live; a Live with profiles fetches their objects ahead of readers.
+//
 // # Limits
 //
 // A manifest or whitelist has 1 MiB, a certificate 1 MiB, a catalog 16 GiB
-// uncompressed. Catalogs of a Repository lie in temporary files while they are open,
+// uncompressed, a profile 64 MiB. Catalogs of a Repository lie in temporary files while they are open,
 // those of a Live in the cache.
 //
 // Not read: bind mount points, whitelists signed with PKCS #7, catalogs of schemas before 2.0, external

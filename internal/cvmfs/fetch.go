@@ -46,7 +46,7 @@ func newFetcher(servers []string, groups [][]string) (*fetcher, error) {
 		}
 	}
 	for _, p := range slices.Concat(groups...) {
-		t := &http.Transport{MaxIdleConnsPerHost: 16, ResponseHeaderTimeout: answerTime, TLSHandshakeTimeout: connectTime, DisableCompression: true}
+		t := &http.Transport{MaxIdleConnsPerHost: 2 * aheadObjects, ResponseHeaderTimeout: answerTime, TLSHandshakeTimeout: connectTime, DisableCompression: true}
 		if p != "DIRECT" {
 			u, err := url.Parse(p)
 			if err != nil {

@@ -26,6 +26,7 @@ type LiveOptions struct {
 	// Kept begins with the newest revision seen, without the network.
 	Kept      bool
 	Variables map[string]string // for targets of symbolic links
+	Profiles  []*Profile        // to be fetched ahead of readers
 	// Log is called with events: a name, and its reason. It may be nil.
 	Log func(event, reason string)
 }
@@ -57,6 +58,9 @@ type Live struct {
 	dirs    *lru[uint64, string] // paths of directories
 	files   *lru[uint64, *openFile]
 	now     atomic.Pointer[revision]
+
+	recorder atomic.Pointer[Recorder]
+	profiles []*profiled
 
 	ctx     context.Context
 	end     context.CancelFunc
@@ -100,6 +104,10 @@ func OpenLive(ctx context.Context, o LiveOptions) (*Live, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	l.o.AllowRollback = false // it was for once
+	for _, p := range o.Profiles {
+		l.profiles = append(l.profiles, newProfiled(p))
+	}
+	l.prefetchAll()
 	l.pending.Go(func() { l.follow(wait) })
 	return l, nil
 }
@@ -234,6 +242,7 @@ func (l *Live) refresh() {
 			return
 		}
 		l.event(EventRevision, fmt.Errorf("%d of %s is shown", l.r.manifest.Revision, l.r.name))
+		l.prefetchAll()
 	}
 	l.mu.Lock()
 	l.note = ""

@@ -141,7 +141,7 @@ func (l *Live) dir(ctx context.Context, node uint64) (n int, path string, err er
 
 // attr returns the attributes of an entry of catalog n.
 func (l *Live) attr(ctx context.Context, n int, e *Entry) (a fuse.Attr, err error) {
-	if e.Links != 0 && e.Mode&unix.S_IFMT == unix.S_IFREG {
+	if e.Links != 0 && e.IsRegular() {
 		if err := l.in(ctx, n, func(c *catalog) error {
 			first, err := c.firstLink(ctx, e)
 			if err == nil {
@@ -186,6 +186,7 @@ func (l *Live) Attr(ctx context.Context, node uint64) (fuse.Attr, error) {
 	if err != nil {
 		return fuse.Attr{}, l.answer(err)
 	}
+	l.touched(n)
 	a, err := l.attr(ctx, n, e)
 	if node == fuse.RootNode {
 		a.Node, a.Ino = node, node
@@ -199,10 +200,12 @@ func (l *Live) Lookup(ctx context.Context, node uint64, name string) (fuse.Attr,
 	if err != nil {
 		return fuse.Attr{}, l.answer(err)
 	}
+	l.touched(n)
 	n, e, err := l.step(ctx, n, path+"/"+name)
 	if err != nil || e == nil {
 		return fuse.Attr{}, l.answer(err)
 	}
+	l.touched(n)
 	a, err := l.attr(ctx, n, e)
 	return a, l.answer(err)
 }
@@ -228,6 +231,7 @@ func (l *Live) ReadDir(ctx context.Context, node, cookie uint64, emit func(fuse.
 	if err != nil {
 		return l.answer(err)
 	}
+	l.touched(n)
 	for ; cookie < 2; cookie++ {
 		if !emit(fuse.Dirent{Attr: fuse.Attr{Ino: node, Mode: unix.S_IFDIR}, Next: cookie + 1, Name: ".."[:cookie+1]}) {
 			return nil
@@ -299,7 +303,7 @@ type openFile struct {
 	chunks []chunk
 }
 
-// open returns the chunks of a regular file.
+// open returns the chunks of the regular file of a node.
 func (l *Live) open(ctx context.Context, node uint64) (*openFile, error) {
 	if f, ok := l.files.get(node); ok {
 		return f, nil
@@ -308,13 +312,23 @@ func (l *Live) open(ctx context.Context, node uint64) (*openFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Mode&unix.S_IFMT != unix.S_IFREG {
+	f, err := l.chunksOf(ctx, n, e)
+	if err != nil {
+		return nil, err
+	}
+	l.files.put(node, f)
+	return f, nil
+}
+
+// chunksOf returns the chunks of an entry of catalog n, which must be a regular file.
+func (l *Live) chunksOf(ctx context.Context, n int, e *Entry) (f *openFile, err error) {
+	if !e.IsRegular() {
 		return nil, unix.EINVAL
 	}
 	if e.external {
 		return nil, &Error{Kind: Cannot, Reason: quotedPath(e.Path) + " is an external file, whose content is not in the repository"}
 	}
-	f := &openFile{path: e.Path, size: e.Size, plain: e.plain}
+	f = &openFile{path: e.Path, size: e.Size, plain: e.plain}
 	switch {
 	case e.chunked:
 		f.kind = "P"
@@ -325,11 +339,7 @@ func (l *Live) open(ctx context.Context, node uint64) (*openFile, error) {
 	case !e.content.IsZero():
 		f.chunks = []chunk{{0, e.Size, e.content}}
 	}
-	if err != nil {
-		return nil, err
-	}
-	l.files.put(node, f)
-	return f, nil
+	return f, err
 }
 
 // Read implements fuse.Files.
@@ -343,6 +353,9 @@ func (l *Live) Read(ctx context.Context, node uint64, p []byte, off int64) (int,
 	}
 	if p = p[:min(int64(len(p)), f.size-off)]; len(p) == 0 {
 		return 0, nil
+	}
+	if r := l.recorder.Load(); r != nil {
+		r.read(f, off, int64(len(p)))
 	}
 	i := sort.Search(len(f.chunks), func(i int) bool { return f.chunks[i].off+f.chunks[i].size > off })
 	for done := 0; done < len(p); i++ {
@@ -370,8 +383,12 @@ func (f *openFile) wanted(k chunk) wantedObject {
 // readChunk reads all of p from a chunk. An object that is damaged in the cache is
 // fetched again, once.
 func (l *Live) readChunk(ctx context.Context, f *openFile, k chunk, p []byte, off int64) error {
+	w := f.wanted(k)
+	if len(l.profiles) > 0 && !l.o.Objects.Has(w.name()) {
+		l.missed(f.path)
+	}
 	for again := false; ; again = true {
-		x, err := l.cached.get(ctx, f.wanted(k))
+		x, err := l.cached.get(ctx, w)
 		if err != nil {
 			return err
 		}

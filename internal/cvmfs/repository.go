@@ -322,7 +322,7 @@ func (r *Repository) List(ctx context.Context, e *Entry) ([]*Entry, error) {
 
 // Content writes the content of a regular file into a new or empty file.
 func (r *Repository) Content(ctx context.Context, e *Entry, file *os.File) error {
-	if e.Mode&unix.S_IFMT != unix.S_IFREG {
+	if !e.IsRegular() {
 		return fmt.Errorf("%s is not a regular file", e.Path)
 	}
 	if e.external {

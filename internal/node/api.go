@@ -112,7 +112,7 @@ type MountRequest struct {
 	Credentials string `json:"credentials,omitempty"` // see origin.ReadCredentials
 	CAFile      string `json:"ca_file,omitempty"`
 
-	Profile       string         `json:"profile,omitempty"`    // to prefetch; "" for the default one, "none" for no prefetch
+	Profile       string         `json:"profile,omitempty"`    // of a tree, to prefetch; "" for the default one, "none" for no prefetch
 	Record        string         `json:"record,omitempty"`     // file for the recorded profile
 	Eager         bool           `json:"eager,omitempty"`      // fetch all, as fast as possible
 	Background    int64          `json:"background,omitempty"` // fetch all at this rate, bytes per second; 0: do not
@@ -160,7 +160,7 @@ type Mounted struct {
 	Error   string         `json:"error,omitempty"`  // why it is "failed"
 
 	// Revision is the revision that is shown, for a repository of CVMFS. Such a mount has
-	// none of the figures below, and no profile.
+	// none of the figures below.
 	Revision uint64 `json:"revision,omitempty"`
 
 	// Fetched is the number of bytes received from the origins of this mount since the

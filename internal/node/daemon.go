@@ -392,7 +392,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 		}
 	}
 	if o.Record {
-		r, err := newRecording(m.entry.Record, t, m.entry.Step == stepAgain)
+		r, err := recordTree(m.entry.Record, t, m.entry.Step == stepAgain)
 		if err != nil {
 			return fail(err)
 		}
@@ -467,14 +467,17 @@ func (d *daemon) release(b *base) {
 		return
 	}
 	err := b.m.Close(false)
-	if errors.Is(err, unix.EBUSY) {
+	busy := errors.Is(err, unix.EBUSY)
+	if busy {
 		err = b.m.Close(true)
 	}
 	if err != nil {
 		d.log.Error("unmount", "base", b.name, "error", err)
 	}
 	// Processes with open files in a detached mount continue to read.
+	closed := make(chan struct{})
 	go func() {
+		defer close(closed)
 		if err := b.m.Wait(); err != nil {
 			d.log.Warn("a connection to the kernel ended", "base", b.name, "error", err)
 		}
@@ -483,7 +486,17 @@ func (d *daemon) release(b *base) {
 			d.log.Warn("close a tree", "base", b.name, "error", err)
 		}
 	}()
+	if !busy && err == nil {
+		// Then premix cache drop finds nothing of it in use.
+		select {
+		case <-closed:
+		case <-time.After(closeGrace):
+		}
+	}
 }
+
+// closeGrace bounds the time for which the end of a mount waits for the end of its fetches.
+const closeGrace = 2 * time.Second
 
 // umount answers a request to end one mount.
 func (d *daemon) umount(dir string, lazy bool) (*mount, error) {

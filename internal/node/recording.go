@@ -7,29 +7,47 @@ import (
 	"sync"
 	"time"
 
+	"premix/internal/cvmfs"
 	"premix/internal/kit/beneath"
 	"premix/internal/store/cache"
 	"premix/internal/store/tree"
 )
 
+// recorder records a profile: of a tree, or of a repository.
+type recorder interface {
+	Touched() int             // grows with each new touch
+	Marshal() ([]byte, error) // the content of the profile's file
+	Stop()
+}
+
 // recording is the profile recorded by a mount with --record. Its file is written every
 // second in which there were reads: neither a signal nor the death of the worker loses
 // more.
 type recording struct {
-	path  string
-	prior []tree.Part // recorded by earlier workers
+	path string
 
 	mu       sync.Mutex
-	recorder *cache.Recorder
-	written  int // the recorder's leaves that are in the file; -1 before the first write
+	recorder recorder
+	written  int // the recorder's count of the file; -1 before the first write
 }
 
 // recordEvery is the time between two writes of a profile.
 const recordEvery = time.Second
 
-// newRecording begins a recording, or continues the one in the file.
-func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
-	r := &recording{path: path, written: -1}
+// newRecording begins to write what a recorder records.
+func newRecording(path string, from recorder) (*recording, error) {
+	r := &recording{path: path, recorder: from, written: -1}
+	// Write now, so that an unwritable file is reported before the work is done.
+	if err := r.save(); err != nil {
+		from.Stop()
+		return nil, usage("name a file in a directory in which this user may write", "--record: %v", err)
+	}
+	return r, nil
+}
+
+// recordTree begins a recording of a tree, or continues the one in the file.
+func recordTree(path string, t *cache.Tree, goOn bool) (*recording, error) {
+	r := &treeRecorder{}
 	if goOn {
 		content, err := os.ReadFile(path)
 		if err != nil {
@@ -41,13 +59,33 @@ func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 		}
 		r.prior = p.Parts
 	}
-	r.recorder = t.Record()
-	// Write now, so that an unwritable file is reported before the work is done.
-	if err := r.save(); err != nil {
-		r.recorder.Stop()
-		return nil, usage("name a file in a directory in which this user may write", "--record: %v", err)
+	r.Recorder = t.Record()
+	return newRecording(path, r)
+}
+
+// recordRepository is recordTree for a repository.
+func recordRepository(path string, l *cvmfs.Live, goOn bool) (*recording, error) {
+	var prior *cvmfs.Profile
+	if goOn {
+		var err error
+		if prior, err = l.ReadProfile(path); err != nil {
+			return nil, err
+		}
 	}
-	return r, nil
+	return newRecording(path, l.Record(prior))
+}
+
+// treeRecorder records the profile of a tree.
+type treeRecorder struct {
+	*cache.Recorder
+	prior []tree.Part // recorded by earlier workers
+}
+
+// Marshal implements recorder.
+func (r *treeRecorder) Marshal() ([]byte, error) {
+	p := r.Profile()
+	p.Parts = merge(r.prior, p.Parts)
+	return p.Marshal()
 }
 
 // save writes the file if there are new reads.
@@ -58,9 +96,7 @@ func (r *recording) save() error {
 	if touched == r.written {
 		return nil
 	}
-	p := r.recorder.Profile()
-	p.Parts = merge(r.prior, p.Parts)
-	content, err := p.Marshal()
+	content, err := r.recorder.Marshal()
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	var r *recording
 	var err error
 	if e.CVMFS != nil {
-		err = d.reviveRepository(b, e, k)
+		r, err = d.reviveRepository(b, e, k)
 	} else {
 		src, r, err = d.reviveTree(b, e, k)
 	}
@@ -178,7 +178,7 @@ func (d *daemon) reviveTree(b *base, e entry, k kept) (src *source, r *recording
 		}
 	}
 	if t := b.img.opened(); e.Record != "" && t != nil {
-		if r, err = newRecording(e.Record, t, true); err != nil {
+		if r, err = recordTree(e.Record, t, true); err != nil {
 			d.log.Error("continue a recording", "file", e.Record, "error", err)
 		}
 	}

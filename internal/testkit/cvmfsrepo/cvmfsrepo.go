@@ -173,6 +173,12 @@ func (p *Published) put(a Algorithm, b []byte, kind string) []byte {
 	return h
 }
 
+// Object returns the name of the file of an object with a content, by SHA-1.
+func Object(content []byte) string {
+	s := hex.EncodeToString(SHA1.sum(packed(content)))
+	return "data/" + s[:2] + "/" + s[2:]
+}
+
 // Publish makes a revision.
 func Publish(t testing.TB, tree Tree, a Algorithm, id *Identity, revision int) *Published {
 	t.Helper()

@@ -31,6 +31,8 @@
 //	link    cold reads of the same over a link, against a plain download
 //	start   python3 with numpy, samtools, R over a link
 //	size    three successive versions of one image, as each contender keeps them
+//	cvmfs   mounts of CVMFS repositories over the link: a start that opens 600 files,
+//	        with and without a profile, and a listing of 50,000 names
 //
 // Contenders alternate (A B A B; in the part warm after each round of one operation), so
 // that other load on the machine affects all of them alike, and a figure is a median.
@@ -45,6 +47,7 @@
 // nydus takes part where nydusd and nydus-image are found on PATH or in the
 // directory given by -nydus: its project publishes no crate and no Debian package.
 //
-// CVMFS does not take part: Debian has no package of it, and its source needs a dozen
-// libraries that its project downloads during the build.
+// CVMFS takes part in its own part only, by the client of the Rust crate cvmfs, where
+// scripts/setup.sh has built it: Debian has no package of CVMFS, and its source needs a
+// dozen libraries that its project downloads during the build.
 package main

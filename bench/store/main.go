@@ -36,7 +36,7 @@ func main() {
 }
 
 // verbs are the commands with which this program executes itself.
-var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain}
+var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain, "opens": opensMain, "names": namesMain}
 
 // part measures some of the figures.
 type part struct {
@@ -50,6 +50,7 @@ var parts = []part{
 	{"link", (*benchmark).link},
 	{"start", (*benchmark).starts},
 	{"size", (*benchmark).sizes},
+	{"cvmfs", (*benchmark).cvmfs},
 }
 
 type options struct {

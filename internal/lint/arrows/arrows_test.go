@@ -121,7 +121,7 @@ var layers = map[string]layer{
 		imports: []string{"testkit/figures"},
 	},
 	"bench/store": {
-		imports: []string{"testkit/figures", "testkit/netrelay", "testkit/workbench"},
+		imports: []string{"testkit/cvmfsrepo", "testkit/figures", "testkit/netrelay", "testkit/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/transfer": {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -75,6 +76,12 @@ func (e *events) has(name, text string) bool {
 		}
 	}
 	return false
+}
+
+func (e *events) clear() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = nil
 }
 
 func (e *events) all() string {
@@ -469,6 +476,105 @@ func TestLiveLies(t *testing.T) {
 		}
 		h.set(good)
 		compare(t, facts(t, mnt), want) // a good server heals
+	}
+}
+
+// A manifest, whitelist, certificate or root catalog of a later revision that is changed,
+// truncated or exchanged does not take the place of the revision that is shown.
+func TestLiveLiesLater(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	id.TTL = 3600
+	first, second := changedSample(t, id, 5, "the first"), changedSample(t, id, 6, "the second")
+	h := newHost(t, first)
+	o, ev := liveOptions(t, id, openedCache(t, t.TempDir(), 0), h.url)
+	l := openedLive(t, o)
+	readAt(t, l, "/sub/plain", 0, 20) // the servers of the second revision do not have it
+	names := []string{".cvmfspublished", ".cvmfswhitelist", rootOf(second)}
+	for name := range second.Files {
+		if strings.HasSuffix(name, "X") {
+			names = append(names, name)
+		}
+	}
+	for i, name := range names {
+		good := second.Files[name]
+		flipped := bytes.Clone(good)
+		flipped[rand.IntN(len(flipped))] ^= 1 << rand.IntN(8)
+		for what, b := range map[string][]byte{"flipped": flipped, "truncated": good[:rand.IntN(len(good))], "exchanged": second.Files[names[(i+1)%len(names)]], "longer": append(bytes.Clone(good), 0), "empty": {}} {
+			bad := &cvmfsrepo.Published{Files: maps.Clone(second.Files), Asked: map[string]int{}}
+			bad.Files[name] = b
+			h.set(bad)
+			ev.clear()
+			l.mu.Lock()
+			l.said = "" // or an equal event is not logged again
+			l.mu.Unlock()
+			l.refresh()
+			if n := l.Manifest().Revision; n != 5 || !ev.has(EventRefused, "") {
+				t.Errorf("%s %s: revision %d, %s", name, what, n, ev.all())
+			}
+			if got := readAt(t, l, "/sub/plain", 0, 20); got != "the first" {
+				t.Errorf("%s %s: %q", name, what, got)
+			}
+		}
+	}
+	h.set(second)
+	l.refresh()
+	if got := readAt(t, l, "/sub/plain", 0, 20); got != "the second" || l.Manifest().Revision != 6 {
+		t.Errorf("revision %d: %q", l.Manifest().Revision, got)
+	}
+}
+
+// Documents that are kept for times without a server are verified again when they are used.
+func TestLiveKeptDamaged(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	h := newHost(t, changedSample(t, id, 5, "the content"))
+	c := openedCache(t, t.TempDir(), 0)
+	o, _ := liveOptions(t, id, c, h.url)
+	l := openedLive(t, o)
+	readAt(t, l, "/sub/plain", 0, 20)
+	h.set(nil)
+	o.Kept = true
+	var kept [][]byte
+	var paths []string
+	for _, suffix := range []string{savedManifest, savedWhitelist, savedCertificate} {
+		paths = append(paths, filepath.Join(o.Seen, cvmfsrepo.Name+suffix))
+		b, err := os.ReadFile(paths[len(paths)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, b)
+	}
+	refused := 0
+	for i, good := range kept {
+		flipped := bytes.Clone(good)
+		flipped[rand.IntN(len(flipped))] ^= 1 << rand.IntN(8)
+		for what, b := range map[string][]byte{"flipped": flipped, "truncated": good[:rand.IntN(len(good))], "exchanged": kept[(i+1)%len(kept)], "empty": {}} {
+			if err := os.WriteFile(paths[i], b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.Numbers += "x"
+			l, err := OpenLive(context.Background(), o)
+			if err == nil {
+				// A PEM file has bytes that do not count.
+				if got := readAt(t, l, "/sub/plain", 0, 20); got != "the content" || i != 2 || what != "flipped" {
+					t.Errorf("%s %s: revision %d, %q", paths[i], what, l.Manifest().Revision, got)
+				}
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			} else {
+				refused++
+			}
+		}
+		if err := os.WriteFile(paths[i], good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if refused < 11 {
+		t.Errorf("%d of 12 were refused", refused)
+	}
+	o.Numbers += "x"
+	if got := readAt(t, openedLive(t, o), "/sub/plain", 0, 20); got != "the content" {
+		t.Error(got)
 	}
 }
 

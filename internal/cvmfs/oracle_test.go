@@ -2,12 +2,15 @@ package cvmfs
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -15,10 +18,9 @@ import (
 	"premix/internal/testkit/cvmfsrepo"
 )
 
-// TestOracle compares a copy with what another client of CVMFS, the Rust crate cvmfs,
-// shows of the same servers: every byte and attribute that it knows, see oracleTree. It
-// gives SHAKE-128 another number than the sources of CVMFS do.
-func TestOracle(t *testing.T) {
+// crate returns the program of another client of CVMFS, the Rust crate cvmfs.
+func crate(t *testing.T) string {
+	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
@@ -33,63 +35,169 @@ func TestOracle(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("there is no /dev/fuse")
 	}
+	return client
+}
+
+// crateMount mounts a repository by the crate for the length of a test.
+func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsrepo.Identity, server string) string {
+	t.Helper()
+	p.Mu.Lock()
+	// The other client reads only manifests whose own hash is SHA-1.
+	p.Files[".cvmfspublished"] = resign(p.Files[".cvmfspublished"], id)
+	// It asks for these for a minute.
+	for _, name := range []string{".cvmfs_last_snapshot", ".cvmfs_is_snapshotting"} {
+		p.Files[name] = []byte("Mon  1 Jan 00:00:00 UTC 2024")
+	}
+	p.Mu.Unlock()
+	mnt := t.TempDir()
+	var log bytes.Buffer
+	cmd := exec.Command(client, strings.ReplaceAll(server, "@fqrn@", cvmfsrepo.Name), mnt, t.TempDir())
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	t.Cleanup(func() {
+		if err := unmount.Dir(mnt); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Process.Kill()
+		<-done
+	})
+	for started := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		var st unix.Statfs_t
+		if unix.Statfs(mnt, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC {
+			return mnt
+		}
+		select {
+		case <-done:
+			t.Fatalf("the client ended:\n%s", log.String())
+		default:
+		}
+		if time.Since(started) > time.Minute {
+			t.Fatalf("the client does not mount:\n%s", log.String())
+		}
+	}
+}
+
+// TestOracle compares a copy with what another client of CVMFS shows of the same servers:
+// every byte and attribute that it knows, see forCrate. It gives SHAKE-128 another number
+// than the sources of CVMFS do.
+func TestOracle(t *testing.T) {
+	client := crate(t)
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160} {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
-		p := cvmfsrepo.Publish(t, oracleTree(), a, id, 5)
-		// The other client reads only manifests whose own hash is SHA-1.
-		p.Files[".cvmfspublished"] = resign(p.Files[".cvmfspublished"], id)
-		// It asks for these for a minute.
-		for _, name := range []string{".cvmfs_last_snapshot", ".cvmfs_is_snapshotting"} {
-			p.Files[name] = []byte("Mon  1 Jan 00:00:00 UTC 2024")
-		}
+		p := cvmfsrepo.Publish(t, forCrate(cvmfsrepo.Sample(true)), a, id, 5)
 		server := p.Serve(t)
+		mnt := crateMount(t, client, p, id, server)
 		ours, err := mirrored(t, options(t, id, server), "")
 		if err != nil {
 			t.Fatal(err)
-		}
-		mnt := t.TempDir()
-		var log bytes.Buffer
-		cmd := exec.Command(client, strings.ReplaceAll(server, "@fqrn@", cvmfsrepo.Name), mnt, t.TempDir())
-		cmd.Stdout, cmd.Stderr = &log, &log
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() { _ = cmd.Wait(); close(done) }()
-		t.Cleanup(func() {
-			if err := unmount.Dir(mnt); err != nil {
-				t.Error(err)
-			}
-			_ = cmd.Process.Kill()
-			<-done
-		})
-		for started := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-			var st unix.Statfs_t
-			if unix.Statfs(mnt, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC {
-				break
-			}
-			select {
-			case <-done:
-				t.Fatalf("the client ended:\n%s", log.String())
-			default:
-			}
-			if time.Since(started) > time.Minute {
-				t.Fatalf("the client does not mount:\n%s", log.String())
-			}
 		}
 		compare(t, facts(t, ours), facts(t, mnt))
 	}
 }
 
-// oracleTree has what the other client shows: it has no xattrs, hard links, plain files, hidden
-// entries, nanoseconds, variables of symbolic links, or names that are not UTF-8.
-func oracleTree() cvmfsrepo.Tree {
-	tree := cvmfsrepo.Sample(true)
-	tree["/nested/deeper/tü"] = tree["/nested/deeper/t\xff ü"]
-	for _, p := range []string{"/nested/deeper/t\xff ü", "/nested/deeper/xattr", "/variable", "/sub/hidden"} {
-		delete(tree, p)
+// scale returns the number of names of large repositories.
+func scale() int {
+	if os.Getenv("PREMIX_SOAK") != "" {
+		return 100_000
 	}
-	for _, n := range tree {
+	return 4_000
+}
+
+// scaleTree returns a large tree: catalogs in catalogs, files of all sizes, in chunks, not
+// compressed, with several names, and odd names.
+func scaleTree(names int) cvmfsrepo.Tree {
+	random := rand.New(rand.NewPCG(3, 4))
+	when := time.Unix(1_700_000_000, 0)
+	dir := func(nested bool) *cvmfsrepo.Node {
+		return &cvmfsrepo.Node{Mode: unix.S_IFDIR | 0o755, Nested: nested, Time: when, UID: 7, GID: 8}
+	}
+	tree := cvmfsrepo.Tree{"": dir(false)}
+	odd := []string{" ", "a\nb", "-", "ü", "日本", "\x01", "%25", "'\"$x`", "*?[", strings.Repeat("n", 255), "...", "\xff\xfe", "~", "#", "\\"}
+	var dirs []string
+	for i := range 100 {
+		d := fmt.Sprintf("/d%02d", i%10)
+		if i >= 10 {
+			d = fmt.Sprintf("%s/e%02d", d, i)
+		}
+		tree[d] = dir(i%4 == 1)
+		dirs = append(dirs, d)
+	}
+	for i := len(tree); i < names; i++ {
+		d := dirs[i%len(dirs)]
+		n := &cvmfsrepo.Node{Mode: unix.S_IFREG | uint32(random.IntN(0o1000)), UID: uint32(i % 1000), GID: uint32(i % 7), Time: when.Add(time.Duration(i) * time.Hour)}
+		name := fmt.Sprintf("%s/f%06d", d, i)
+		switch k := i / len(dirs); {
+		case k <= len(odd):
+			name = d + "/" + odd[k-1]
+			n.Content = []byte(name)
+		case i%50 == 0:
+			n.Mode, n.Target = unix.S_IFLNK|0o777, fmt.Sprintf("../f%06d", i-1)
+		case i%500 == 1:
+			n.Chunk = 1000 + random.IntN(9000)
+			n.Content = make([]byte, 30_000+random.IntN(60_000))
+			for k := range n.Content {
+				n.Content[k] = byte(random.IntN(4))
+			}
+		case i%100 == 2:
+			n.Group, n.Content = int64(i), []byte(name)
+			second := *n
+			tree[name+".link"] = &second
+		case i%100 == 3:
+			n.Xattrs = map[string]string{"user.number": fmt.Sprint(i)}
+			n.Content = []byte(name)
+		default:
+			n.Plain = i%9 == 0
+			n.Content = bytes.Repeat([]byte(name), random.IntN(20))
+		}
+		tree[name] = n
+	}
+	return tree
+}
+
+// A mount of a large repository has every name, byte and attribute that was published, and, as
+// far as the crate knows them, all that the crate shows.
+func TestLiveScale(t *testing.T) {
+	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160, cvmfsrepo.SHAKE128} {
+		id := cvmfsrepo.NewIdentity(t, 0, 1)
+		tree := scaleTree(scale())
+		h := newHost(t, cvmfsrepo.Publish(t, tree, a, id, 5))
+		o, ev := liveOptions(t, id, openedCache(t, t.TempDir(), 0), h.url)
+		got := facts(t, shown(t, openedLive(t, o)))
+		compare(t, got, wanted(tree, ""))
+		if len(got) < scale() || ev.all() != "" {
+			t.Errorf("%d names, %s", len(got), ev.all())
+		}
+	}
+}
+
+func TestLiveScaleOracle(t *testing.T) {
+	client := crate(t)
+	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160} {
+		id := cvmfsrepo.NewIdentity(t, 0, 1)
+		p := cvmfsrepo.Publish(t, forCrate(scaleTree(scale())), a, id, 5)
+		h := newHost(t, p)
+		theirs := facts(t, crateMount(t, client, p, id, h.url))
+		o, _ := liveOptions(t, id, openedCache(t, t.TempDir(), 0), h.url)
+		got := facts(t, shown(t, openedLive(t, o)))
+		compare(t, got, theirs)
+		if len(got) < scale()/2 {
+			t.Errorf("%d names", len(got))
+		}
+	}
+}
+
+// forCrate returns the part of a tree that the other client shows: it has no xattrs, hard links,
+// plain files, hidden entries, nanoseconds, variables of symbolic links, or names that are not
+// UTF-8.
+func forCrate(tree cvmfsrepo.Tree) cvmfsrepo.Tree {
+	for p, n := range tree {
+		if !utf8.ValidString(p) || n.Hidden || len(n.Xattrs) > 0 || strings.Contains(n.Target, "$") {
+			delete(tree, p)
+		}
 		n.Group, n.Plain, n.Time = 0, false, n.Time.Truncate(time.Second)
 	}
 	return tree

@@ -157,9 +157,13 @@ func (p *Published) Serve(t testing.TB) string {
 	return s.URL + "/cvmfs/@fqrn@"
 }
 
+var packers = sync.Pool{New: func() any { return zlib.NewWriter(nil) }} // each has a megabyte
+
 func packed(b []byte) []byte {
 	var z bytes.Buffer
-	w := zlib.NewWriter(&z)
+	w := packers.Get().(*zlib.Writer)
+	defer packers.Put(w)
+	w.Reset(&z)
 	_, _ = w.Write(b)
 	_ = w.Close()
 	return z.Bytes()

@@ -263,8 +263,9 @@ func (l *Live) failed(err error) error {
 	name := EventUnreadable
 	var known *Error
 	var wrong *cache.WrongError
+	var damaged *damagedError
 	switch {
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrong), errors.As(err, &damaged):
 		name = EventDamaged
 	case errors.As(err, &known) && known.Kind == Trust:
 		name = EventRefused

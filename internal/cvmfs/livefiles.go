@@ -25,47 +25,45 @@ func nodeOf(n int, row int64) (uint64, error) {
 
 func splitNode(node uint64) (n int, row int64) { return int(node>>32) - 1, int64(node & (1<<32 - 1)) }
 
-// in calls do with an open catalog. If SQLite finds the catalog damaged in the cache, it is
-// fetched again and do is called again, once.
-func (l *Live) in(ctx context.Context, n int, do func(*catalog) error) error {
-	opened := false
-	err := l.inOnce(ctx, n, func(c *catalog) error {
-		opened = true
-		return do(c)
-	})
-	name, _, ok := l.numbers.at(n)
-	if err == nil || !opened || ctx.Err() != nil || !ok || l.o.Objects.Has((&wantedObject{hash: name.hash, kind: "C"}).name()) {
-		return err
-	}
-	// A damaged object has been removed from the cache.
-	l.event(EventDamaged, err)
-	return l.inOnce(ctx, n, do)
-}
+// damagedError reports that a catalog was damaged in the cache, from which it has been removed.
+type damagedError struct{ err error }
 
-func (l *Live) inOnce(ctx context.Context, n int, do func(*catalog) error) error {
+func (e *damagedError) Error() string { return e.err.Error() }
+func (e *damagedError) Unwrap() error { return e.err }
+
+// in calls do with an open catalog. If the catalog is damaged in the cache, it is fetched again
+// and do is called again, once.
+func (l *Live) in(ctx context.Context, n int, do func(*catalog) error) error {
 	name, size, ok := l.numbers.at(n)
 	if !ok {
 		return unix.ESTALE
 	}
-	return l.shelf.use(ctx, n, func() (*catalog, func(), error) {
-		most := int64(catalogMost)
-		if size > 0 {
-			most = min(size, most)
+	w := wantedObject{hash: name.hash, kind: "C", size: size, most: catalogMost}
+	if size > 0 {
+		w.most = min(size, w.most)
+	}
+	// An object in use is not evicted: if the cache does not have it, it was wrong.
+	damaged := func(err error) error {
+		if err != nil && !l.o.Objects.Has(w.name()) {
+			err = &damagedError{err}
 		}
-		w := wantedObject{hash: name.hash, kind: "C", size: size, most: most}
-		for again := false; ; again = true {
+		return err
+	}
+	for again := false; ; again = true {
+		err := l.shelf.use(ctx, n, func() (*catalog, func(), error) {
 			x, err := l.cached.get(l.ctx, w)
 			if err != nil {
 				return nil, nil, err
 			}
 			c, end, err := openCached(l.ctx, x, name.prefix)
-			// A catalog that is damaged in the cache has been removed, and is fetched again.
-			if err == nil || again || l.o.Objects.Has(w.name()) {
-				return c, end, err
-			}
-			l.event(EventDamaged, err)
+			return c, end, damaged(err)
+		}, func(c *catalog) error { return damaged(do(c)) })
+		var wrong *damagedError
+		if again || !errors.As(err, &wrong) {
+			return err
 		}
-	}, do)
+		l.event(EventDamaged, err)
+	}
 }
 
 // rootOf returns the root of a catalog.

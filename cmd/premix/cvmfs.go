@@ -51,7 +51,7 @@ func (f *cvmfsFlags) options(name string) (cvmfs.Options, *cvmfs.Config, error) 
 	if len(o.Keys) == 0 {
 		o.Keys = c.Keys
 	}
-	o.Proxies = c.Proxies
+	o.Proxies, o.GeoAPI = c.Proxies, c.GeoAPI
 	if f.proxy != "" {
 		o.Proxies, err = cvmfs.ParseProxies(f.proxy)
 	}
@@ -85,7 +85,7 @@ func (f *cvmfsFlags) of(url, profile string, r *node.MountRequest) error {
 		variables[name] = value
 	}
 	r.Ref = "cvmfs://" + name + path
-	r.CVMFS = &node.Repository{Name: name, Path: path, Servers: o.Servers, Proxies: o.Proxies, Keys: o.Keys, Variables: variables}
+	r.CVMFS = &node.Repository{Name: name, Path: path, Servers: o.Servers, Proxies: o.Proxies, Keys: o.Keys, GeoAPI: o.GeoAPI, Variables: variables}
 	switch {
 	case profile != "" && profile != "none":
 		r.CVMFS.Profiles = []string{profile}

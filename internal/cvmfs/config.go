@@ -20,6 +20,7 @@ type Config struct {
 	Servers []string   // URLs of the repository, the best first
 	Proxies [][]string // groups, the best first; within one all are equal. "DIRECT" means none
 	Keys    []string   // files and directories of master keys
+	GeoAPI  bool       // the servers are to be ordered by distance
 	// Profiles are files with profiles: config.d/NAME.profile and config.d/NAME.*.profile, in
 	// the order of their names.
 	Profiles []string
@@ -55,6 +56,7 @@ func ReadConfig(dir, name string) (*Config, error) {
 	if c.Proxies, err = ParseProxies(c.vars["CVMFS_HTTP_PROXY"]); err != nil {
 		return nil, err
 	}
+	c.GeoAPI = slices.Contains([]string{"yes", "on", "true", "1"}, strings.ToLower(c.vars["CVMFS_USE_GEOAPI"]))
 	if k := c.vars["CVMFS_PUBLIC_KEY"]; k != "" {
 		c.Keys = strings.Split(k, ":")
 	} else if k := c.vars["CVMFS_KEYS_DIR"]; k != "" {

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -86,6 +87,71 @@ func (f *fetcher) routes() []route {
 		}
 	}
 	return append(good, rest...)
+}
+
+// orderTime bounds the requests for an order of the servers.
+const orderTime = 5 * time.Second
+
+// order sorts the servers by their distance, which one of them knows (GeoAPI): it answers with
+// the places of the given hosts, the nearest first, from 1 on. The distance is measured from the
+// proxy, if there is one. An order needs no trust, since it is only a preference.
+func (f *fetcher) order(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, orderTime)
+	defer cancel()
+	f.mu.Lock()
+	servers := slices.Clone(f.servers)
+	f.mu.Unlock()
+	var hosts []string
+	for _, s := range servers {
+		u, err := url.Parse(s)
+		if err != nil {
+			return err
+		}
+		hosts = append(hosts, u.Hostname())
+	}
+	var errs []error
+	for _, r := range f.routes() {
+		from := "direct"
+		if u, err := url.Parse(r.proxy); err == nil && u.Host != "" {
+			from = u.Hostname()
+		}
+		var places []int
+		err := f.get(ctx, r, "api/v1.0/geo/"+from+"/"+strings.Join(hosts, ","), false, func(body io.Reader) error {
+			b, err := io.ReadAll(io.LimitReader(body, 4<<10))
+			if err == nil {
+				places, err = parseOrder(string(b), len(servers))
+			}
+			return err
+		})
+		if err == nil {
+			sorted := make([]string, len(servers))
+			for i, k := range places {
+				sorted[i] = servers[k]
+			}
+			f.mu.Lock()
+			f.servers = sorted
+			f.mu.Unlock()
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", r.server, err))
+	}
+	return errors.Join(errs...)
+}
+
+// parseOrder parses an order of n places, which are returned from 0 on.
+func parseOrder(s string, n int) ([]int, error) {
+	var places []int
+	for word := range strings.SplitSeq(strings.TrimSpace(s), ",") {
+		k, err := strconv.Atoi(word)
+		if err != nil || k < 1 || k > n || slices.Contains(places, k-1) {
+			return nil, fmt.Errorf("%.40q is not an order of %d servers", s, n)
+		}
+		places = append(places, k-1)
+	}
+	if len(places) != n {
+		return nil, fmt.Errorf("%.40q is not an order of %d servers", s, n)
+	}
+	return places, nil
 }
 
 // failed notes a failure. A proxy that answers is not to blame for its server.

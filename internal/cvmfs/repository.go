@@ -31,6 +31,7 @@ type Options struct {
 	Servers []string   // URLs, with @fqrn@ and @org@ for parts of the name
 	Proxies [][]string // as ParseProxies returns them
 	Keys    []string   // files and directories of master keys
+	GeoAPI  bool       // order the servers by distance
 	// Seen is a directory in which the newest revision that was seen is kept.
 	Seen          string
 	AllowRollback bool      // accept an older revision
@@ -43,6 +44,7 @@ type Repository struct {
 	name     string
 	f        *fetcher
 	temp     string
+	ordered  bool // the servers are in order
 	manifest *Manifest
 
 	// The signed documents of the revision.
@@ -106,6 +108,10 @@ func prepare(o Options) (*Repository, []*rsa.PublicKey, error) {
 
 // newest verifies the newest revision of the servers, and makes it the repository's.
 func (r *Repository) newest(ctx context.Context, o Options, keys []*rsa.PublicKey) error {
+	if o.GeoAPI && !r.ordered && len(o.Servers) > 1 {
+		// Without an answer, the order is the given one until the next time.
+		r.ordered = r.f.order(ctx) == nil
+	}
 	var w *whitelist
 	var err error
 	if r.whitelist, err = r.f.small(ctx, ".cvmfswhitelist", documentMost, func(b []byte) (err error) {

@@ -2,9 +2,11 @@ package cvmfs
 
 import (
 	"bytes"
+	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -427,14 +430,72 @@ func TestProxies(t *testing.T) {
 	}
 }
 
+// Servers are used in the order that one of them answers; without a proper answer in the given
+// order.
+func TestGeoAPI(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	for answer, want := range map[string]string{
+		"3,1,2\n": "2", "2,3,1": "1", "1,2,3\n": "0",
+		"": "0", "3,1": "0", "3,3,1": "0", "4,1,2": "0", "0,1,2": "0", "3 1 2": "0", "<html>": "0",
+	} {
+		var urls, asked []string
+		var mu sync.Mutex
+		for i := range 3 {
+			p := cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "/api/") {
+					if r.URL.Path != "/cvmfs/"+cvmfsrepo.Name+"/api/v1.0/geo/direct/127.0.0.1,127.0.0.1,127.0.0.1" {
+						t.Error(r.URL.Path)
+					}
+					if answer == "" {
+						http.NotFound(w, r)
+					}
+					_, _ = io.WriteString(w, answer)
+					return
+				}
+				mu.Lock()
+				asked = append(asked, fmt.Sprint(i))
+				mu.Unlock()
+				p.ServeHTTP(w, r)
+			}))
+			t.Cleanup(s.Close)
+			urls = append(urls, s.URL+"/cvmfs/@fqrn@")
+		}
+		o := options(t, id, urls...)
+		o.GeoAPI = true
+		if _, err := mirrored(t, o, "/sub"); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(asked)
+		if got := strings.Join(slices.Compact(asked), " "); got != want {
+			t.Errorf("%q: servers %s were asked, want %s", answer, got, want)
+		}
+	}
+}
+
+// The time between two requests for the manifest, and the time for which the kernel keeps names,
+// are together at most the TTL.
+func TestTTL(t *testing.T) {
+	for ttl := leastTTL; ttl < 100*24*time.Hour; ttl = ttl*3/2 + 1 {
+		l := &Live{}
+		l.now.Store(&revision{manifest: Manifest{TTL: ttl}})
+		if p, v := l.period(), l.Valid(); p+v > ttl || p <= 0 || v <= 0 {
+			t.Errorf("TTL %v: %v and %v", ttl, p, v)
+		}
+	}
+}
+
 func TestReadConfig(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"default.conf":                   "CVMFS_KEYS_DIR=/etc/cvmfs/keys # comment\nCVMFS_HTTP_PROXY=DIRECT\n",
-		"default.d/50-site.conf":         "export CVMFS_HTTP_PROXY=\"http://site:3128\"\n",
-		"default.local":                  "# local\n\nBASE='http://s1.example.org'\n",
-		"domain.d/example.org.conf":      "CVMFS_SERVER_URL=\"$BASE/cvmfs/@fqrn@;http://s2.example.org/opt/@org@\"\n",
-		"config.d/lab.example.org.local": "CVMFS_HTTP_PROXY=\"http://lab:1|http://lab:2;DIRECT\"\n",
+		"default.conf":                           "CVMFS_KEYS_DIR=/etc/cvmfs/keys # comment\nCVMFS_HTTP_PROXY=DIRECT\n",
+		"default.d/50-site.conf":                 "export CVMFS_HTTP_PROXY=\"http://site:3128\"\n",
+		"default.local":                          "# local\n\nBASE='http://s1.example.org'\n",
+		"domain.d/example.org.conf":              "CVMFS_SERVER_URL=\"$BASE/cvmfs/@fqrn@;http://s2.example.org/opt/@org@\"\n",
+		"config.d/lab.example.org.local":         "CVMFS_HTTP_PROXY=\"http://lab:1|http://lab:2;DIRECT\"\nCVMFS_USE_GEOAPI=yes\n",
+		"config.d/lab.example.org.profile":       "",
+		"config.d/lab.example.org.start.profile": "",
+		"config.d/lab2.example.org.profile":      "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -447,8 +508,12 @@ func TestReadConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := fmt.Sprint(c.Servers, c.Proxies, c.Keys)
-	if want := "[http://s1.example.org/cvmfs/lab.example.org http://s2.example.org/opt/lab] [[http://lab:1 http://lab:2] [DIRECT]] [/etc/cvmfs/keys]"; got != want {
+	var profiles []string
+	for _, p := range c.Profiles {
+		profiles = append(profiles, filepath.Base(p))
+	}
+	got := fmt.Sprint(c.Servers, c.Proxies, c.Keys, c.GeoAPI, profiles)
+	if want := "[http://s1.example.org/cvmfs/lab.example.org http://s2.example.org/opt/lab] [[http://lab:1 http://lab:2] [DIRECT]] [/etc/cvmfs/keys] true [lab.example.org.profile lab.example.org.start.profile]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "default.local"), []byte("if true; then\n"), 0o644); err != nil {
@@ -494,6 +559,82 @@ func FuzzXattrs(f *testing.F) {
 		}
 		if err == nil && size > len(b) {
 			t.Error("more bytes than there were")
+		}
+	})
+}
+
+// Whatever is in a catalog, reading it ends, and entries have legal names and values.
+func FuzzCatalog(f *testing.F) {
+	id := cvmfsrepo.NewIdentity(f, 0, 1)
+	p := cvmfsrepo.Publish(f, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
+	for name, b := range p.Files {
+		if strings.HasSuffix(name, "C") {
+			z, err := zlib.NewReader(bytes.NewReader(b))
+			if err != nil {
+				f.Fatal(err)
+			}
+			b, err := io.ReadAll(z)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(b, "")
+			f.Add(b, "/nested")
+			f.Add(b, "/nested/deeper")
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte, prefix string) {
+		file := filepath.Join(t.TempDir(), "catalog")
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c, err := openCatalog(ctx, file, prefix)
+		if err != nil {
+			return
+		}
+		defer c.close()
+		var walk func(dir string, depth int)
+		walk = func(dir string, depth int) {
+			list, err := c.children(ctx, dir)
+			more, _, errAfter := c.childrenAfter(ctx, dir, 0, 1000)
+			if err == nil && errAfter == nil && len(list) != len(more) && len(list) < 1000 {
+				t.Errorf("%q has %d entries, and then %d", dir, len(list), len(more))
+			}
+			for _, e := range list {
+				name := strings.TrimPrefix(e.Path, dir+"/")
+				if name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, "/\x00") || e.Size < 0 {
+					t.Errorf("%q, %d bytes", e.Path, e.Size)
+				}
+				if e.chunked {
+					chunks, err := c.chunks(ctx, e)
+					end := int64(0)
+					for _, k := range chunks {
+						if k.off != end || k.size <= 0 {
+							t.Errorf("%q: a chunk of %d bytes at %d", e.Path, k.size, k.off)
+						}
+						end += k.size
+					}
+					if err == nil && end != e.Size {
+						t.Errorf("%q: chunks of %d of %d bytes", e.Path, end, e.Size)
+					}
+				}
+				if again, err := c.atRow(ctx, e.row); err == nil && again != nil && again.Path != e.Path {
+					t.Errorf("row %d is %q, and then %q", e.row, e.Path, again.Path)
+				}
+				_, _ = c.firstLink(ctx, e)
+				if e.nested {
+					_, _, _ = c.nestedAt(ctx, e.Path)
+				} else if e.IsDir() && depth < 10 {
+					walk(e.Path, depth+1)
+				}
+			}
+		}
+		if root, err := c.entry(ctx, prefix); err == nil && root != nil {
+			walk(prefix, 0)
+		}
+		if ctx.Err() != nil {
+			t.Error("it took a minute")
 		}
 	})
 }

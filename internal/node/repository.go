@@ -20,6 +20,7 @@ type Repository struct {
 	Path    string     `json:"path,omitempty"` // of the mounted directory: "" or "/a/b"
 	Servers []string   `json:"servers"`
 	Proxies [][]string `json:"proxies,omitempty"` // groups
+	GeoAPI  bool       `json:"geo_api,omitempty"` // order the servers by distance
 	// Keys are files and directories of master keys, which are read again whenever the
 	// repository is mounted again.
 	Keys []string `json:"keys,omitempty"`
@@ -112,7 +113,7 @@ func (d *daemon) openLive(ctx context.Context, dir string, e entry, again bool) 
 	}
 	return cvmfs.OpenLive(ctx, cvmfs.LiveOptions{
 		Options: cvmfs.Options{
-			Name: r.Name, Servers: r.Servers, Proxies: r.Proxies, Keys: r.Keys, Seen: filepath.Join(d.config.Trust, "cvmfs"),
+			Name: r.Name, Servers: r.Servers, Proxies: r.Proxies, Keys: r.Keys, GeoAPI: r.GeoAPI, Seen: filepath.Join(d.config.Trust, "cvmfs"),
 			AllowRollback: e.AllowRollback && !again, // it was for once
 		},
 		Path: r.Path, Objects: d.cache.Objects(), Numbers: lazyfs.CatalogsPath(dir), Kept: again, Variables: r.Variables, Profiles: profiles,

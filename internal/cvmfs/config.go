@@ -61,6 +61,14 @@ func ReadConfig(dir, name string) (*Config, error) {
 		c.Keys = strings.Split(k, ":")
 	} else if k := c.vars["CVMFS_KEYS_DIR"]; k != "" {
 		c.Keys = []string{k}
+	} else {
+		// Packages with keys have them here: of a domain in a directory of its own.
+		for _, d := range []string{filepath.Join("keys", domain), "keys"} {
+			if found, _ := filepath.Glob(filepath.Join(dir, d, "*.pub")); len(found) > 0 {
+				c.Keys = []string{filepath.Join(dir, d)}
+				break
+			}
+		}
 	}
 	for _, pattern := range []string{name + ".profile", name + ".*.profile"} {
 		found, err := filepath.Glob(filepath.Join(dir, "config.d", pattern))

@@ -46,5 +46,5 @@
 // files (whose content is not in the repository), compression other than zlib, history
 // and named snapshots, the blacklist of a site, micro catalogs, and configuration
 // repositories. They are refused by name where they would matter; micro catalogs, which
-// only repeat others, and GeoAPI, which only orders servers, are not used.
+// only repeat others, are not used.
 package cvmfs

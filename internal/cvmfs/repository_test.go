@@ -516,6 +516,19 @@ func TestReadConfig(t *testing.T) {
 	if want := "[http://s1.example.org/cvmfs/lab.example.org http://s2.example.org/opt/lab] [[http://lab:1 http://lab:2] [DIRECT]] [/etc/cvmfs/keys] true [lab.example.org.profile lab.example.org.start.profile]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	// Without a key, the keys of the domain, or else all.
+	other := t.TempDir()
+	for _, want := range []string{"", "keys", "keys/example.org"} {
+		if want != "" {
+			if err := errors.Join(os.MkdirAll(filepath.Join(other, want), 0o755), os.WriteFile(filepath.Join(other, want, "a.pub"), nil, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			want = filepath.Join(other, want)
+		}
+		if c, err := ReadConfig(other, "lab.example.org"); err != nil || strings.Join(c.Keys, " ") != want {
+			t.Errorf("keys %v, want %s, %v", c.Keys, want, err)
+		}
+	}
 	if err := os.WriteFile(filepath.Join(dir, "default.local"), []byte("if true; then\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

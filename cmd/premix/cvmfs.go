@@ -95,11 +95,12 @@ func (f *cvmfsFlags) of(url, profile string, r *node.MountRequest) error {
 	return nil
 }
 
-// refuse returns an error if a flag for repositories was given for something else.
-func (f *cvmfsFlags) refuse(cmd *cobra.Command) error {
-	for _, name := range []string{"config", "server", "http-proxy", "master-key", "variable"} {
+// refuse returns an error if a flag for repositories, or one of more flags, was given for
+// something else.
+func (f *cvmfsFlags) refuse(cmd *cobra.Command, more ...string) error {
+	for _, name := range append([]string{"config", "server", "http-proxy", "master-key", "variable"}, more...) {
 		if cmd.Flags().Changed(name) {
-			return &usageError{fmt.Errorf("--%s is only for cvmfs://", name), "give --origin URL or --store DIR for a tree"}
+			return &usageError{fmt.Errorf("--%s is only for cvmfs://", name), "leave it out, or name a repository as in cvmfs://data.galaxyproject.org/byhand"}
 		}
 	}
 	return nil

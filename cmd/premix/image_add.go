@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/cvmfs"
 	"premix/internal/image"
 	"premix/internal/kit/units"
 	"premix/internal/store"
@@ -30,6 +34,7 @@ func (a *app) imageAdd(o *storeFlags) *cobra.Command {
 	var opt image.Options
 	var maxBytes memoryFlag
 	var noSync bool
+	repository := &cvmfsFlags{}
 	cmd := &cobra.Command{
 		Use:   "add SOURCE [NAME:TAG]",
 		Short: "Add an image, unmodified, from a registry, an archive, a layout or a directory",
@@ -39,17 +44,25 @@ func (a *app) imageAdd(o *storeFlags) *cobra.Command {
   docker-archive:FILE[:NAME:TAG]          an archive of docker save
   docker://REGISTRY/NAME:TAG              an image in a registry; docker:// is optional
   dir:DIR, ./DIR, /DIR                    an unpacked root
+  cvmfs://REPOSITORY/PATH                 an unpacked root in a repository of CVMFS
 
 Layers become trees of their own, unpacked as containerd unpacks them; those that the
 store has are not unpacked again. All digests are verified before a tag changes.
-Credentials for registries come from docker login.`,
+Credentials for registries come from docker login. A root from a repository is verified as
+by premix store import, whose flags it takes; like any root it has no configuration.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
 			}
 			return arguments("SOURCE")(cmd, args)
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			far := strings.HasPrefix(args[0], "cvmfs:")
+			if !far {
+				if err := repository.refuse(cmd, "allow-rollback"); err != nil {
+					return err
+				}
+			}
 			var ref *tree.Ref
 			if len(args) == 2 {
 				r, err := reference(args[1])
@@ -57,6 +70,9 @@ Credentials for registries come from docker login.`,
 					return err
 				}
 				ref = &r
+			}
+			if far && ref == nil {
+				return &usageError{errors.New("a root in a repository has no name of its own"), "give a name: premix image add " + args[0] + " NAME:TAG"}
 			}
 			s, err := o.openWith(store.Options{Home: store.Home(), Unsynced: noSync})
 			if err != nil {
@@ -68,8 +84,28 @@ Credentials for registries come from docker login.`,
 			opt.MaxBytes, opt.Progress = int64(maxBytes), &image.Progress{}
 			ctx, done := storeContext()
 			defer done()
-			stop := a.bar(func() string { return addLine(opt.Progress) })
-			added, err := image.Add(ctx, s, args[0], ref, opt)
+			mirror := &cvmfs.Progress{}
+			stop := sync.OnceFunc(a.bar(func() string {
+				if far && opt.Progress.Layers.Load() == 0 {
+					return mirrorLine(mirror)
+				}
+				return addLine(opt.Progress)
+			}))
+			defer stop()
+			source := args[0]
+			if far {
+				w, err := s.Begin()
+				if err != nil {
+					return err
+				}
+				defer w.Close()
+				dir, _, err := repository.mirror(ctx, source, w, mirror)
+				if err != nil {
+					return err
+				}
+				source = "dir:" + dir
+			}
+			added, err := image.Add(ctx, s, source, ref, opt)
 			stop()
 			if err != nil {
 				return err
@@ -91,6 +127,7 @@ Credentials for registries come from docker login.`,
 			return err
 		},
 	}
+	repository.mirrored(cmd)
 	f := cmd.Flags()
 	f.StringVar(&opt.Platform, "platform", "", "platform of the image, as in linux/arm64 (default: this machine's)")
 	f.Var(&maxBytes, "max-bytes", "refuse an image that unpacks to more (default 256G)")

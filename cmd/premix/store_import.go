@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync"
@@ -54,26 +55,11 @@ of the flags. Variables in symlinks get their values from the environment.`,
 			if err != nil {
 				return err
 			}
-			name, path, err := cvmfs.ParseURL(args[0])
-			if err != nil {
-				return err
-			}
 			w, err := s.Begin()
 			if err != nil {
 				return err
 			}
 			defer w.Close()
-			opt, _, err := f.options(name)
-			if err != nil {
-				return err
-			}
-			if opt.Temp, err = w.Scratch(); err != nil {
-				return err
-			}
-			dir, err := w.Scratch()
-			if err != nil {
-				return err
-			}
 			ctx, done := storeContext()
 			defer done()
 			mirror, publish := &cvmfs.Progress{}, store.PublishOptions{Key: key, Progress: &store.Progress{}}
@@ -81,10 +67,10 @@ of the flags. Variables in symlinks get their values from the environment.`,
 				if publish.Progress.Entries.Load() > 0 {
 					return publishLine(publish.Progress)
 				}
-				return fmt.Sprintf("%d entries, %d of %d files, %s", mirror.Entries.Load(), mirror.Done.Load(), mirror.Files.Load(), units.Size(mirror.Bytes.Load()))
+				return mirrorLine(mirror)
 			}))
 			defer stop()
-			m, err := cvmfs.MirrorTo(ctx, opt, path, dir, cvmfs.MirrorOptions{Variable: os.LookupEnv, Progress: mirror})
+			dir, m, err := f.mirror(ctx, args[0], w, mirror)
 			if err != nil {
 				return err
 			}
@@ -94,18 +80,48 @@ of the flags. Variables in symlinks get their values from the environment.`,
 				return err
 			}
 			row := importedRow{
-				Ref: p.Ref.String(), Tree: p.Tree.String(), Serial: p.Serial, Unchanged: p.Unchanged, Repository: name, Revision: m.Revision, Root: m.Root.String(),
+				Ref: p.Ref.String(), Tree: p.Tree.String(), Serial: p.Serial, Unchanged: p.Unchanged, Repository: m.Name, Revision: m.Revision, Root: m.Root.String(),
 				Inodes: p.Manifest.Inodes, Bytes: p.Manifest.Bytes, Objects: p.Objects, Written: p.Written, Seconds: p.Took.Seconds(),
 			}
 			if a.json {
 				return a.printJSON(row)
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s is tree %s (serial %d)\nrevision %d of %s: %d entries, %s; %d new objects, %s\n",
-				row.Ref, row.Tree, row.Serial, row.Revision, name, row.Inodes, units.Size(row.Bytes), row.Objects, units.Size(row.Written))
+				row.Ref, row.Tree, row.Serial, row.Revision, m.Name, row.Inodes, units.Size(row.Bytes), row.Objects, units.Size(row.Written))
 			return err
 		},
 	}
-	f.register(cmd)
-	cmd.Flags().BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision than one seen before")
+	f.mirrored(cmd)
 	return cmd
+}
+
+// mirrored adds the flags of verbs that copy a directory of a repository.
+func (f *cvmfsFlags) mirrored(cmd *cobra.Command) {
+	f.register(cmd)
+	cmd.Flags().BoolVar(&f.rollback, "allow-rollback", false, "accept an older revision of a repository than one seen before")
+}
+
+// mirror copies the directory of a repository with a URL into a scratch directory of a writer.
+func (f *cvmfsFlags) mirror(ctx context.Context, url string, w *store.Writer, progress *cvmfs.Progress) (dir string, m cvmfs.Manifest, err error) {
+	name, path, err := cvmfs.ParseURL(url)
+	if err != nil {
+		return "", m, err
+	}
+	opt, _, err := f.options(name)
+	if err != nil {
+		return "", m, err
+	}
+	if opt.Temp, err = w.Scratch(); err != nil {
+		return "", m, err
+	}
+	if dir, err = w.Scratch(); err != nil {
+		return "", m, err
+	}
+	m, err = cvmfs.MirrorTo(ctx, opt, path, dir, cvmfs.MirrorOptions{Variable: os.LookupEnv, Progress: progress})
+	return dir, m, err
+}
+
+// mirrorLine returns the progress of a mirror.
+func mirrorLine(p *cvmfs.Progress) string {
+	return fmt.Sprintf("%d entries, %d of %d files, %s", p.Entries.Load(), p.Done.Load(), p.Files.Load(), units.Size(p.Bytes.Load()))
 }

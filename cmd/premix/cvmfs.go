@@ -29,7 +29,7 @@ func (f *cvmfsFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.config, "config", "/etc/cvmfs", "directory `DIR` of the client's configuration")
 	fl.StringArrayVar(&f.servers, "server", nil, "`URL` of a server, with @fqrn@ for the repository; several are tried in order")
 	fl.StringVar(&f.proxy, "http-proxy", "", "list of `PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
-	fl.StringArrayVar(&f.keys, "master-key", nil, "`FILE` with a master key, or a directory of such files; may be repeated")
+	fl.StringArrayVar(&f.keys, "master-key", nil, "`FILE` with a master key, or a directory of files NAME.pub; may be repeated")
 }
 
 // options returns the options for a repository, and the configuration. Flags replace the

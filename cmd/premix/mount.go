@@ -77,7 +77,7 @@ of the client's configuration (--config), or of the flags.
 	from.register(cmd)
 	repository.mounted(cmd)
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
-	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none: of a tree its `NAME` (default: start, if the store has it), of a repository a file (default: those of --config)")
+	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none: of a tree its `NAME` (default: start, if the store has it), of a repository a file (default: files of --config)")
 	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks, or files of a repository, are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
 	f.Var(&background, "background", "fetch all of the tree at this rate in bytes a second, as in 20M")

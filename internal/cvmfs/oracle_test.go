@@ -104,7 +104,7 @@ func scale() int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return 100_000
 	}
-	return 4_000
+	return 2_500
 }
 
 // scaleTree returns a large tree: catalogs in catalogs, files of all sizes, in chunks, not

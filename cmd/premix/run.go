@@ -116,14 +116,14 @@ succeeded; the same command runs the tasks that are not done.`,
 // "" without one. It checks first that the store can be used, so that no user waits for
 // snapshots that cannot be kept. If elsewhere is set, the store is on the nodes of a
 // batch system, and may not exist here.
-func snapshotStore(dir string, elsewhere bool) (string, error) {
+func snapshotStore(dir string, remote bool) (string, error) {
 	if dir == "" {
 		return "", nil
 	}
 	dir, err := filepath.Abs(dir)
 	if err == nil {
 		_, err = os.Stat(dir)
-		if elsewhere && err != nil && !errors.Is(err, unix.ENOTDIR) {
+		if remote && err != nil && !errors.Is(err, unix.ENOTDIR) {
 			return dir, nil
 		}
 		err = hotstart.CheckStore(dir)

@@ -58,11 +58,12 @@ docs: reference
 	@scripts/setup.sh docs
 	$${XDG_CACHE_HOME:-$$HOME/.cache}/premix/docs/1/bin/mkdocs build --quiet --strict
 
-# All links, and each how-to word for word.
+# All links, each how-to word for word, the blocks of the first pages, and the verbs and flags of
+# all pages.
 .PHONY: docs-check
 docs-check: setup-test
 	$(GO) test -count=1 ./docs
-	$(GO) test -count=1 -run '^(TestHowTo|TestReference)$$' ./cmd/premix
+	$(GO) test -count=1 -run '^(TestHowTo|TestBlocks|TestDocumentedCommands|TestReference)$$' ./cmd/premix
 
 .PHONY: go
 go:

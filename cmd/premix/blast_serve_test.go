@@ -306,14 +306,23 @@ func TestBlastServeUnderLoad(t *testing.T) {
 	}
 }
 
-// Biopython's client for NCBI works unchanged.
-func TestBlastServeBiopython(t *testing.T) {
+// biopython returns the directory with the package Bio that scripts/setup.sh installs, or "".
+func biopython() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		t.Fatal(err)
+		return ""
 	}
 	found, err := filepath.Glob(filepath.Join(cache, "premix/biopython/*/Bio"))
 	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return filepath.Dir(found[len(found)-1])
+}
+
+// Biopython's client for NCBI works unchanged.
+func TestBlastServeBiopython(t *testing.T) {
+	modules := biopython()
+	if modules == "" {
 		t.Skip("Biopython is not installed: scripts/setup.sh test")
 	}
 	s := newBlastServer(t)
@@ -331,7 +340,7 @@ except ValueError as e:
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "python3", "-c", script, "http://"+s.listen+"/Blast.cgi", ">mine\n"+s.genes[7])
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Dir(found[len(found)-1]), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+modules, "PYTHONDONTWRITEBYTECODE=1")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -35,11 +35,16 @@ func TestHowTo(t *testing.T) {
 					}
 				}
 			}
-			script := blocksOf(string(text))
-			if script == "" {
+			var script strings.Builder
+			for _, b := range blocksIn(string(text)) {
+				if b.kind == "sh" {
+					script.WriteString(b.text)
+				}
+			}
+			if script.Len() == 0 {
 				t.Fatal("the page has no block ```sh")
 			}
-			doHowTo(t, script)
+			doHowTo(t, script.String())
 		})
 	}
 }
@@ -50,6 +55,11 @@ func lacking(need string) string {
 	case "root":
 		if os.Geteuid() != 0 {
 			return "needs root"
+		}
+		return ""
+	case "biopython":
+		if biopython() == "" {
+			return "Biopython is not installed: scripts/setup.sh test"
 		}
 		return ""
 	case "fuse":
@@ -65,24 +75,9 @@ func lacking(need string) string {
 	return need + " is missing"
 }
 
-// blocksOf returns the blocks of shell commands of a page.
-func blocksOf(text string) string {
-	var script strings.Builder
-	within := false
-	for line := range strings.Lines(text) {
-		switch {
-		case strings.HasPrefix(line, "```sh"):
-			within = true
-		case strings.HasPrefix(line, "```"):
-			within = false
-		case within:
-			script.WriteString(line)
-		}
-	}
-	return script.String()
-}
-
-func doHowTo(t *testing.T, script string) {
+// doHowTo runs a script in an empty directory, as a command of another program if within is
+// not empty.
+func doHowTo(t *testing.T, script string, within ...string) {
 	dir, err := os.MkdirTemp(filepath.Dir(binary), "howto-") // its name is short enough for sockets
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +94,8 @@ func doHowTo(t *testing.T, script string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("bash", "-eu", "-o", "pipefail", "-c", script)
+	argv := append(within, "bash", "-eu", "-o", "pipefail", "-c", script)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = work
 	cmd.Env = append(os.Environ(), "HOME="+home, "PREMIX_HOME="+filepath.Join(home, "premix"),
 		"XDG_RUNTIME_DIR="+home, "PREMIX_BLAST_RAM="+ram, "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))

@@ -52,14 +52,14 @@ the copy on disk.`,
 			}
 			ctx, done := storeContext()
 			defer done()
-			var list []database.Warmed
+			var list []database.WarmResult
 			if all {
 				if list, err = database.WarmAll(ctx, home, int64(memory)); err != nil {
 					return err
 				}
 			}
 			for _, name := range args {
-				w := database.Warmed{Name: name}
+				w := database.WarmResult{Name: name}
 				w.Resident, w.Err = database.Warm(ctx, home, name, int64(memory))
 				list = append(list, w)
 			}

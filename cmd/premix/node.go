@@ -104,7 +104,7 @@ premix mount does it if no node is running.`,
 // without them too, so it only prints an error.
 func (a *app) warmAgain(ctx context.Context) {
 	home, err := database.Home()
-	var list []database.Warmed
+	var list []database.WarmResult
 	if err == nil {
 		list, err = database.WarmAll(ctx, home, 0)
 	}

@@ -211,26 +211,26 @@ func measure(home string, r *Record, desc *Description) (*Resident, error) {
 	return s, nil
 }
 
-// Warmed is the result for one database.
-type Warmed struct {
+// WarmResult is the result for one database.
+type WarmResult struct {
 	Name     string
 	Resident *Resident
 	Err      error
 }
 
 // WarmAll makes all databases resident that should be, for example after a reboot.
-func WarmAll(ctx context.Context, home string, limit int64) ([]Warmed, error) {
+func WarmAll(ctx context.Context, home string, limit int64) ([]WarmResult, error) {
 	names, err := List(home)
 	if err != nil {
 		return nil, err
 	}
-	var list []Warmed
+	var list []WarmResult
 	for _, name := range names {
 		r, err := readRecord(home, name)
 		if err == nil && !r.Warm {
 			continue
 		}
-		w := Warmed{Name: name, Err: err}
+		w := WarmResult{Name: name, Err: err}
 		if err == nil {
 			w.Resident, w.Err = Warm(ctx, home, name, limit)
 		}

@@ -13,12 +13,12 @@ import (
 
 // Tables are the tables that WriteParquet writes, summarized for drawing.
 type Tables struct {
-	Name     string  `json:"name"`
-	Policies []Drawn `json:"policies"`
+	Name     string          `json:"name"`
+	Policies []PolicyFigures `json:"policies"`
 }
 
-// Drawn is the data of one policy.
-type Drawn struct {
+// PolicyFigures is the data of one policy.
+type PolicyFigures struct {
 	Sum
 	Time        []float64 `json:"time"` // of the curves, seconds since the first job was eligible
 	Utilisation []float64 `json:"utilisation_over_time"`
@@ -78,9 +78,9 @@ func ReadTables(dir string) (*Tables, error) {
 		return nil, err
 	}
 	t := &Tables{Name: filepath.Base(dir)}
-	of := map[string]*Drawn{}
+	of := map[string]*PolicyFigures{}
 	for _, s := range sums {
-		t.Policies = append(t.Policies, Drawn{Sum: s, Gantt: []Bar{}})
+		t.Policies = append(t.Policies, PolicyFigures{Sum: s, Gantt: []Bar{}})
 	}
 	for i := range t.Policies {
 		of[t.Policies[i].Policy] = &t.Policies[i]

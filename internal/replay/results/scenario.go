@@ -13,15 +13,15 @@ import (
 
 // Scenario is the outcome of a change of the workload or of the machine.
 type Scenario struct {
-	Name     string    `json:"name"`
-	Repeats  int       `json:"repeats"` // with further jobs drawn anew
-	Policies []*Varied `json:"policies"`
+	Name     string            `json:"name"`
+	Repeats  int               `json:"repeats"` // with further jobs drawn anew
+	Policies []*ScenarioResult `json:"policies"`
 
 	r *Results
 }
 
-// Varied is the outcome of a change under one policy: means over the repeats.
-type Varied struct {
+// ScenarioResult is the outcome of a change under one policy: means over the repeats.
+type ScenarioResult struct {
 	Policy      string      `json:"policy"`
 	Wait        float64     `json:"mean_wait"`
 	Slowdown    float64     `json:"mean_bounded_slowdown"`
@@ -35,7 +35,7 @@ type Varied struct {
 
 // Scenario adds a scenario.
 func (r *Results) Scenario(name string, repeats int) *Scenario {
-	s := &Scenario{Name: name, Repeats: repeats, r: r, Policies: make([]*Varied, len(r.Policies))}
+	s := &Scenario{Name: name, Repeats: repeats, r: r, Policies: make([]*ScenarioResult, len(r.Policies))}
 	r.WhatIf = append(r.WhatIf, s)
 	return s
 }
@@ -45,7 +45,7 @@ func (s *Scenario) Add(policy int, t *trace.Trace, m *machine.Machine, schedule 
 	p := New(t, m, s.r.Options).Add(schedule, func(int32) float64 { return 1 }, 0)
 	v := s.Policies[policy]
 	if v == nil {
-		v = &Varied{Policy: schedule.Policy}
+		v = &ScenarioResult{Policy: schedule.Policy}
 		s.Policies[policy] = v
 	}
 	mean := func(to *float64, value float64) { *to += (value - *to) / float64(v.n) }
@@ -107,7 +107,7 @@ func (r *Results) writeScenarios(w io.Writer) error {
 }
 
 // Between returns the interval of the change in words.
-func (v *Varied) Between() string {
+func (v *ScenarioResult) Between() string {
 	if v.Change == nil {
 		return "-"
 	}

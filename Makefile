@@ -19,7 +19,7 @@ export GOROOT := $(abspath $(dir $(realpath $(GO)))/..)
 endif
 export PATH := $(dir $(GO)):$(PATH)
 
-# Package internal/hotstart/around has the entry.
+# Package internal/hotstart/procstate has the entry.
 .PHONY: build
 build: go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry -X main.version=$(VERSION)' -o bin/premix ./cmd/premix

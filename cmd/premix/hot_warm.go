@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/dropin"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/kit/units"
 )
 
@@ -16,7 +16,7 @@ func (a *app) hotWarmCommand() *cobra.Command {
 		dirs    []int
 		exe     string
 		quota   memoryFlag
-		streams = streamsFlag{Streams: [3]around.Stream{around.Null, around.File, around.File}}
+		streams = streamsFlag{Streams: [3]procstate.Stream{procstate.Null, procstate.File, procstate.File}}
 	)
 	cmd := &cobra.Command{
 		Use:   "warm [flags] -- COMMAND...",
@@ -36,9 +36,9 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 			if err != nil {
 				return err
 			}
-			c.Around.Streams, c.Around.Joined = streams.Streams, streams.Joined
+			c.Inherited.Streams, c.Inherited.Joined = streams.Streams, streams.Joined
 			if beside { // otherwise with the streams that calls from this shell will have
-				c.Around.Extra, c.Around.Ignored = streams.Extra, streams.Ignored
+				c.Inherited.Extra, c.Inherited.Ignored = streams.Extra, streams.Ignored
 				c.Running, c.Directories = true, dirs
 			}
 			set, err := dropin.ReadSettings()
@@ -74,12 +74,12 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 }
 
 // streamsFlag is the kinds of standard streams.
-type streamsFlag around.Around
+type streamsFlag procstate.Inherited
 
 func (s *streamsFlag) Set(text string) error {
-	a, err := around.Parse(text)
+	a, err := procstate.Parse(text)
 	*s = streamsFlag(a)
 	return err
 }
 func (s *streamsFlag) Type() string   { return "kinds" }
-func (s *streamsFlag) String() string { return around.Around(*s).String() }
+func (s *streamsFlag) String() string { return procstate.Inherited(*s).String() }

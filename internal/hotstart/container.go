@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tracer"
 	"premix/internal/image"
 	"premix/internal/image/bundle"
@@ -163,7 +163,7 @@ func (s *supervisor) execInContainer() (int, error) {
 	join := joiner(s.cfg.Task.Cgroups...)
 	pid, err := s.container.Exec(append([]string{stubPath, exe}, s.cfg.Argv...), files, func() (func(), error) {
 		if s.cfg.Role == roleLoad {
-			_, _, _ = around.FixAddresses() // the thread that starts runc ends with it
+			_, _, _ = procstate.FixAddresses() // the thread that starts runc ends with it
 		}
 		return join()
 	})

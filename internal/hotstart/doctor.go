@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tracer"
 	"premix/internal/image"
 	"premix/internal/image/bundle"
@@ -120,8 +120,8 @@ func canTrace() (hint string, err error) {
 	if _, err := os.Stat(self); err != nil {
 		return "mount it: mount -t proc proc /proc", errors.New("/proc is not mounted")
 	}
-	if err := around.CanFixAddresses(); err != nil {
-		return (*around.AddressError)(nil).Hint(), err
+	if err := procstate.CanFixAddresses(); err != nil {
+		return (*procstate.AddressError)(nil).Hint(), err
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

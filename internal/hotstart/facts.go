@@ -165,14 +165,14 @@ func limitValue(resource string) (string, error) {
 func factStamp(name string) (Stamp, error) {
 	v, err := factValue(name)
 	sum := blake3.Sum256([]byte(v))
-	return Stamp{Path: name, Seen: SeenFact, Digest: hex.EncodeToString(sum[:])}, err
+	return Stamp{Path: name, Aspect: AspectFact, Digest: hex.EncodeToString(sum[:])}, err
 }
 
 // withoutMoving returns the stamps without the files below /proc and /sys that have changed
 // since.
 func withoutMoving(all []Stamp) []Stamp {
 	return slices.DeleteFunc(all, func(s Stamp) bool {
-		if s.Seen != SeenFact || !strings.HasPrefix(s.Path, "/") {
+		if s.Aspect != AspectFact || !strings.HasPrefix(s.Path, "/") {
 			return false
 		}
 		now, err := factStamp(s.Path)

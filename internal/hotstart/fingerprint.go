@@ -46,27 +46,27 @@ type Stamp struct {
 	Digest string `json:"digest,omitempty"` // BLAKE3-256 of the content, hexadecimal; of a directory, of the names in it
 	Mode   uint32 `json:"mode,omitempty"`   // type and permissions, stat(2); for SeenStat and SeenIsDir
 	Owner  uint64 `json:"owner,omitempty"`  // user id, and from bit 32 on group id; for SeenStat and SeenIsDir
-	// Seen is the part of the file that counts, where that is not its content.
-	Seen Seen `json:"seen,omitempty"`
+	// Aspect is the part of the file that counts, where that is not its content.
+	Aspect Aspect `json:"seen,omitempty"`
 	// Served is true for a file in a mounted tree: see served. The stamp then has only
 	// size and modification time, since the other properties depend on the mount.
 	Served bool `json:"served,omitempty"`
 }
 
-// Seen is the part of a file that a tool has looked at.
-type Seen string
+// Aspect is the part of a file that a tool has looked at.
+type Aspect string
 
 // The parts of a file, besides its content.
 const (
-	SeenMissing Seen = "missing" // the file does not exist
-	SeenStat    Seen = "stat"    // size, modification time, permissions and owner
-	SeenIsDir   Seen = "isdir"   // it is a directory, with permissions and owner
-	SeenNames   Seen = "names"   // the names in a directory
-	SeenLink    Seen = "link"    // the target of a symbolic link
-	SeenFact    Seen = "fact"    // a fact, which Path names (facts.go)
-	// SeenAttributes are the extended attributes of a file, and SeenSystem its file system.
-	SeenAttributes Seen = "attributes"
-	SeenSystem     Seen = "system"
+	AspectMissing Aspect = "missing" // the file does not exist
+	AspectStat    Aspect = "stat"    // size, modification time, permissions and owner
+	AspectIsDir   Aspect = "isdir"   // it is a directory, with permissions and owner
+	AspectNames   Aspect = "names"   // the names in a directory
+	AspectLink    Aspect = "link"    // the target of a symbolic link
+	AspectFact    Aspect = "fact"    // a fact, which Path names (facts.go)
+	// AspectAttributes are the extended attributes of a file, and AspectSystem its file system.
+	AspectAttributes Aspect = "attributes"
+	AspectSystem     Aspect = "system"
 )
 
 // Mismatch is the error for a fingerprint that differs.
@@ -117,16 +117,16 @@ func (s Stamp) sameState(other Stamp) bool {
 
 // check compares a file with its stamp. A difference is a *Mismatch.
 func (s Stamp) check() error {
-	if s.Seen != "" {
-		now, err := seenStamp(s.Path, s.Seen)
+	if s.Aspect != "" {
+		now, err := aspectStamp(s.Path, s.Aspect)
 		switch {
 		case err != nil:
 			return err
 		case now == s:
 			return nil
-		case s.Seen == SeenMissing:
+		case s.Aspect == AspectMissing:
 			return &Mismatch{s.Path + " is new"}
-		case now.Seen == SeenMissing:
+		case now.Aspect == AspectMissing:
 			return &Mismatch{s.Path + " is missing"}
 		}
 		return &Mismatch{s.Path + " has changed"}
@@ -157,16 +157,16 @@ func (s Stamp) check() error {
 	return nil
 }
 
-// seenStamp describes a part of a file. A file that is missing is described as
+// aspectStamp describes a part of a file. A file that is missing is described as
 // such, whatever was asked for.
-func seenStamp(path string, seen Seen) (Stamp, error) {
-	if seen == SeenFact {
+func aspectStamp(path string, aspect Aspect) (Stamp, error) {
+	if aspect == AspectFact {
 		return factStamp(path)
 	}
-	missing := Stamp{Path: path, Seen: SeenMissing}
+	missing := Stamp{Path: path, Aspect: AspectMissing}
 	var st unix.Stat_t
 	stat := unix.Stat
-	if seen == SeenLink {
+	if aspect == AspectLink {
 		stat = unix.Lstat
 	}
 	if err := stat(path, &st); err != nil {
@@ -176,7 +176,7 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 		}
 		return missing, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	s := Stamp{Path: path, Seen: seen}
+	s := Stamp{Path: path, Aspect: aspect}
 	digest := func(text string) (Stamp, error) {
 		sum := blake3.Sum256([]byte(text))
 		s.Digest = hex.EncodeToString(sum[:])
@@ -184,17 +184,17 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 	}
 	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
-	case seen == SeenLink && st.Mode&unix.S_IFMT == unix.S_IFLNK:
+	case aspect == AspectLink && st.Mode&unix.S_IFMT == unix.S_IFLNK:
 		target, err := os.Readlink(path)
 		if err != nil {
 			return s, err
 		}
 		return digest(target)
-	case seen == SeenAttributes:
+	case aspect == AspectAttributes:
 		return digest(attributesOf(path))
-	case seen == SeenSystem:
+	case aspect == AspectSystem:
 		return digest(systemOf(path))
-	case seen == SeenNames && dir:
+	case aspect == AspectNames && dir:
 		entries, err := os.ReadDir(path)
 		if errors.Is(err, fs.ErrPermission) {
 			return s, nil
@@ -206,9 +206,9 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 		s.Digest = hex.EncodeToString(h.Sum(nil))
 		return s, err
 	case dir:
-		s.Seen, s.Mode, s.Owner = SeenIsDir, st.Mode, owners(&st)
+		s.Aspect, s.Mode, s.Owner = AspectIsDir, st.Mode, owners(&st)
 	default:
-		s.Seen, s.Size, s.Mtime, s.Mode, s.Owner = SeenStat, st.Size, st.Mtim.Nano(), st.Mode, owners(&st)
+		s.Aspect, s.Size, s.Mtime, s.Mode, s.Owner = AspectStat, st.Size, st.Mtim.Nano(), st.Mode, owners(&st)
 	}
 	return s, nil
 }
@@ -220,25 +220,25 @@ func owners(st *unix.Stat_t) uint64 { return uint64(st.Uid) | uint64(st.Gid)<<32
 func lookStamp(l access) (Stamp, error) {
 	switch l.Op {
 	case tracer.AccessLink:
-		return seenStamp(l.Path, SeenLink)
+		return aspectStamp(l.Path, AspectLink)
 	case tracer.AccessFact:
 		return factStamp(l.Path)
 	case tracer.AccessAttributes:
-		return seenStamp(l.Path, SeenAttributes)
+		return aspectStamp(l.Path, AspectAttributes)
 	case tracer.AccessSystem:
-		return seenStamp(l.Path, SeenSystem)
+		return aspectStamp(l.Path, AspectSystem)
 	case tracer.AccessOpen:
 		st, err := os.Stat(l.Path)
 		if err == nil && st.Mode().IsRegular() {
 			s, err := stampFile(l.Path)
 			if errors.Is(err, fs.ErrPermission) {
-				return seenStamp(l.Path, SeenStat)
+				return aspectStamp(l.Path, AspectStat)
 			}
 			return s, err
 		}
-		return seenStamp(l.Path, SeenNames)
+		return aspectStamp(l.Path, AspectNames)
 	}
-	return seenStamp(l.Path, SeenStat)
+	return aspectStamp(l.Path, AspectStat)
 }
 
 // newFingerprint describes this machine, the files that a template has mapped or
@@ -271,7 +271,7 @@ func newFingerprint(spec Spec, files []string, looks []access) (Fingerprint, err
 		}
 		s, err := stampFile(path)
 		if errors.Is(err, fs.ErrPermission) {
-			s, err = seenStamp(path, SeenStat) // the tool cannot read it either
+			s, err = aspectStamp(path, AspectStat) // the tool cannot read it either
 		}
 		if err != nil {
 			return fp, err
@@ -280,7 +280,7 @@ func newFingerprint(spec Spec, files []string, looks []access) (Fingerprint, err
 	}
 	whole := map[string]bool{}
 	for _, s := range fp.Files {
-		whole[s.Path] = s.Seen == ""
+		whole[s.Path] = s.Aspect == ""
 	}
 	seen := map[Stamp]bool{}
 	for _, l := range looks {
@@ -291,7 +291,7 @@ func newFingerprint(spec Spec, files []string, looks []access) (Fingerprint, err
 		if err != nil {
 			return fp, err
 		}
-		if s.Seen == "" {
+		if s.Aspect == "" {
 			whole[s.Path] = true
 		}
 		if !seen[s] {
@@ -320,7 +320,7 @@ func (e *changedMeanwhile) Error() string {
 // The tool may then have read other content than the fingerprint describes.
 func (fp Fingerprint) unchanged(since time.Time) error {
 	for _, s := range fp.Files {
-		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Seen == SeenFact || s.Seen == SeenSystem || s.Served {
+		if s.Aspect == AspectMissing || s.Aspect == AspectIsDir || s.Aspect == AspectFact || s.Aspect == AspectSystem || s.Served {
 			continue
 		}
 		var st unix.Stat_t

@@ -35,9 +35,9 @@ type Ready struct {
 	Line *regexp.Regexp // only for ReadyLine; matched against each line of stdout and stderr
 }
 
-// Vary names lines of an output that differ between two executions over the same input,
+// VariableLines names lines of an output that differ between two executions over the same input,
 // for example because they contain a date. A proof ignores these lines.
-type Vary struct {
+type VariableLines struct {
 	File  string         // path.Match pattern, relative to the task's directory; "stdout" is the standard output
 	Lines *regexp.Regexp // lines that match are left out of the comparison; nil leaves out the whole file
 }
@@ -55,7 +55,7 @@ type Spec struct {
 	Stream bool     // stdout is read by another program: it is a FIFO, not a file
 	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
 	Recipe string   // digest of the frozen part of the recipe; part of the fingerprint
-	Varies []Vary
+	Varies []VariableLines
 	Trust  bool   // start hot although memory differs between preparations for no known reason
 	Image  *Image // the tool runs in a container of it; nil: directly on the machine
 }

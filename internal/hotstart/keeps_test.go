@@ -129,7 +129,7 @@ func TestKeepsMachine(t *testing.T) {
 			}
 			found := false
 			for i, s := range all[0].Fingerprint.Files {
-				if s.Seen == SeenFact && s.Path == fact {
+				if s.Aspect == AspectFact && s.Path == fact {
 					found = true
 					all[0].Fingerprint.Files[i].Digest = strings.Repeat("0", 64)
 				}

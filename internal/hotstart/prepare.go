@@ -664,7 +664,7 @@ func (p *preparation) unvaried(snap *Snapshot) error {
 		}
 	}
 	for _, name := range p.spec.Inputs {
-		if kind, opened := snap.Kinds[name]; opened && !placeholder.Varied(kind) {
+		if kind, opened := snap.Kinds[name]; opened && !placeholder.FullyVariable(kind) {
 			return &refusal{fmt.Sprintf("the tool reads its input %s before it loads its data, and may keep a property of it: premix can vary the properties of FASTQ and FASTA, and this is %s", name, kind)}
 		}
 	}

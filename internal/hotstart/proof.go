@@ -89,7 +89,7 @@ func outputsIn(dir string, spec Spec) (map[string]bool, error) {
 }
 
 // variations returns which lines of an output do not count, or that none do.
-func (spec Spec) variations(name string) (ignore []Vary, skip bool) {
+func (spec Spec) variations(name string) (ignore []VariableLines, skip bool) {
 	for _, v := range spec.Varies {
 		if ok, _ := path.Match(v.File, name); !ok {
 			continue
@@ -104,7 +104,7 @@ func (spec Spec) variations(name string) (ignore []Vary, skip bool) {
 
 // compareFiles returns the first line in which two files differ, from 1 on, or
 // 0. Lines that match one of ignore count as equal, each to each.
-func compareFiles(a, b string, ignore []Vary) (int, error) {
+func compareFiles(a, b string, ignore []VariableLines) (int, error) {
 	fa, err := os.Open(a)
 	if err != nil {
 		return 0, err
@@ -137,7 +137,7 @@ func compareFiles(a, b string, ignore []Vary) (int, error) {
 	}
 }
 
-func varies(line []byte, ignore []Vary) bool {
+func varies(line []byte, ignore []VariableLines) bool {
 	text := bytes.TrimRight(line, "\r\n")
 	for _, v := range ignore {
 		if v.Lines.Match(text) {

@@ -287,21 +287,21 @@ func sweep(store string) {
 	}
 }
 
-// Remains is the directory of a snapshot that is being prepared, whose preparation was
+// PartialSnapshot is the directory of a snapshot that is being prepared, whose preparation was
 // killed, or that an earlier version of premix made. Its creation time is the time of the
 // last change of the directory.
-type Remains struct {
+type PartialSnapshot struct {
 	Snapshot
 	Busy bool // a premix prepares or uses it, or may have just made it
 }
 
 // Unfinished returns the directories of a store that have no valid description.
-func Unfinished(store string) ([]*Remains, error) {
+func Unfinished(store string) ([]*PartialSnapshot, error) {
 	entries, err := os.ReadDir(store)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var all []*Remains
+	var all []*PartialSnapshot
 	for _, e := range entries {
 		k, _, _ := strings.Cut(e.Name(), "-")
 		dir := filepath.Join(store, e.Name())
@@ -318,7 +318,7 @@ func Unfinished(store string) ([]*Remains, error) {
 		if err != nil {
 			continue // it has just been removed
 		}
-		r := &Remains{Snapshot: Snapshot{ID: e.Name(), Created: info.ModTime().UTC(), Dir: dir}}
+		r := &PartialSnapshot{Snapshot: Snapshot{ID: e.Name(), Created: info.ModTime().UTC(), Dir: dir}}
 		if r.Busy = !isOld && time.Since(r.Created) < sweepAge; !r.Busy { // else it may not be locked yet
 			if f, err := os.Open(filepath.Join(dir, lockName)); err == nil {
 				r.Busy = errors.Is(lock.Try(f, lock.Exclusive), lock.ErrHeld)
@@ -337,7 +337,7 @@ func RemoveUnfinished(store, id string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	i := slices.IndexFunc(all, func(r *Remains) bool { return r.ID == id })
+	i := slices.IndexFunc(all, func(r *PartialSnapshot) bool { return r.ID == id })
 	if i < 0 {
 		return false, nil
 	}
@@ -553,7 +553,7 @@ func (s *Snapshot) watch() {
 	}
 	s.files = &fileWatch{}
 	for _, then := range s.Fingerprint.Files {
-		if then.Seen != "" {
+		if then.Aspect != "" {
 			continue
 		}
 		now, err := statStamp(then.Path)

@@ -584,7 +584,7 @@ func (s *supervisor) compare(r request) (*frozen.Comparison, error) {
 	if facts.Late == nil {
 		return frozen.Compare(im, own, pages, memory, facts)
 	}
-	facts.Late.Offsets = frozen.Held(own, facts.Late.Offsets, facts.Late.Words)
+	facts.Late.Offsets = frozen.ConfirmedOffsets(own, facts.Late.Offsets, facts.Late.Words)
 	c, err := frozen.Compare(im, own, pages, memory, facts)
 	if err == nil {
 		c.Offsets = facts.Late.Offsets

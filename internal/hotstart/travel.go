@@ -234,13 +234,13 @@ func (fp *Fingerprint) settle() error {
 		return err
 	}
 	for i, there := range fp.Files {
-		if there.Seen != "" {
+		if there.Aspect != "" {
 			// The recorded times are from another machine.
-			here, err := seenStamp(there.Path, there.Seen)
+			here, err := aspectStamp(there.Path, there.Aspect)
 			if err != nil {
 				return err
 			}
-			if here.Seen != there.Seen || here.Size != there.Size || here.Mode != there.Mode || here.Digest != there.Digest {
+			if here.Aspect != there.Aspect || here.Size != there.Size || here.Mode != there.Mode || here.Digest != there.Digest {
 				return &Mismatch{there.Path + " differs on this machine"}
 			}
 			fp.Files[i] = here

@@ -111,7 +111,7 @@ func TestCopyStdout(t *testing.T) {
 		}
 		return string(sum)
 	}
-	date := Spec{Varies: []Vary{{File: "stdout", Lines: regexp.MustCompile("^date")}}}
+	date := Spec{Varies: []VariableLines{{File: "stdout", Lines: regexp.MustCompile("^date")}}}
 	for _, c := range []struct {
 		spec Spec
 		a, b string
@@ -122,7 +122,7 @@ func TestCopyStdout(t *testing.T) {
 		{date, "a\ndate 1\nb\n", "a\ndate 2\nb\n", true},
 		{date, "a\ndate 1\nb\n", "a\nb\n", false},
 		{date, "a\ndate 1\nb\n", "a\ndate 1\nc\n", false},
-		{Spec{Varies: []Vary{{File: "stdout"}}}, "a", "b", true},
+		{Spec{Varies: []VariableLines{{File: "stdout"}}}, "a", "b", true},
 	} {
 		if same := digest(c.spec, c.a) == digest(c.spec, c.b); same != c.same {
 			t.Errorf("%q and %q: %v", c.a, c.b, same)

@@ -606,7 +606,7 @@ func (p *parser) varies(n *yaml.Node) {
 	for _, item := range n.Content {
 		item = problem.Follow(item)
 		before := len(p.List)
-		var v hotstart.Vary
+		var v hotstart.VariableLines
 		for _, kv := range p.pairs(item, "an entry of varies", example) {
 			switch kv.key {
 			case "file":

@@ -36,7 +36,7 @@ type Recipe struct {
 	Timeout time.Duration     // of one try; 0: none
 	Retries int               // further tries after a failed one
 	Env     map[string]string // in addition to the base environment, with unexpanded placeholders
-	Varies  []hotstart.Vary
+	Varies  []hotstart.VariableLines
 	Probe   map[string]string // input name to absolute path; nil: none
 	Trust   bool              // tasks start hot even if memory differs without a known reason
 	Verify  hotstart.Share    // share of a run's CPU time for comparing hot starts with cold ones

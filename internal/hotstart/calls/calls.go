@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tools"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/lock"
@@ -28,7 +28,7 @@ type Call struct {
 	Exe       string // absolute path of the program
 	Argv, Env []string
 	Dir       string
-	Around    around.Around
+	Inherited procstate.Inherited
 	// Running is true if the call has begun. Directories then has the indexes of the outputs
 	// among the late words that were directories before.
 	Running     bool
@@ -255,10 +255,10 @@ func decide(c Call, note bool) (Plan, error) {
 		f.State, f.Reason, f.Tries, f.Exe = unprepared, "", 0, stampOf(c.Exe)
 	}
 	switch {
-	case c.Around.Refusal() != "":
-		return Plan{Reason: c.Around.Refusal()}, nil
-	case around.CanFixAddresses() != nil:
-		return Plan{Reason: around.CanFixAddresses().Error()}, nil
+	case c.Inherited.Refusal() != "":
+		return Plan{Reason: c.Inherited.Refusal()}, nil
+	case procstate.CanFixAddresses() != nil:
+		return Plan{Reason: procstate.CanFixAddresses().Error()}, nil
 	case f.State == cold:
 		p.Reason = f.Reason
 		return p, nil
@@ -336,7 +336,7 @@ func formKey(c Call, words []tools.Word) string {
 		}
 		fmt.Fprintf(h, "%q", arg[at:])
 	}
-	fmt.Fprintf(h, " %s", c.Around)
+	fmt.Fprintf(h, " %s", c.Inherited)
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tools"
 )
 
@@ -29,7 +29,7 @@ func home(t *testing.T) string {
 func call(t *testing.T, line string, env ...string) Call {
 	t.Helper()
 	argv := strings.Fields(line)
-	return Call{Exe: "/usr/bin/" + argv[0], Argv: argv, Env: env, Dir: t.TempDir(), Around: around.Around{Streams: [3]around.Stream{around.Null, around.Pipe, around.File}}}
+	return Call{Exe: "/usr/bin/" + argv[0], Argv: argv, Env: env, Dir: t.TempDir(), Inherited: procstate.Inherited{Streams: [3]procstate.Stream{procstate.Null, procstate.Pipe, procstate.File}}}
 }
 
 func must(t *testing.T, err error) {
@@ -120,7 +120,7 @@ func TestFormKey(t *testing.T) {
 		}
 	}
 	other := base
-	other.Around.Streams[1] = around.File
+	other.Inherited.Streams[1] = procstate.File
 	if key(other) == key(base) {
 		t.Error("calls with other streams have the same form")
 	}
@@ -466,7 +466,7 @@ func TestMain(m *testing.M) {
 		if err := os.Setenv("CALLS_TEST", "premix"); err != nil {
 			os.Exit(1)
 		}
-		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Around: around.Around{Streams: [3]around.Stream{around.Null, around.Pipe, around.Pipe}}}
+		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Inherited: procstate.Inherited{Streams: [3]procstate.Stream{procstate.Null, procstate.Pipe, procstate.Pipe}}}
 		Prepare("/proc/self/exe", c, Plan{Prepare: true})
 		// The kernel lists the children of this thread group's main thread.
 		children, err := os.ReadFile("/proc/thread-self/children")

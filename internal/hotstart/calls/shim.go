@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tools"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/exit"
@@ -50,14 +50,14 @@ func Shim() error {
 	if c.Dir, err = os.Getwd(); err != nil {
 		return RunPlain(c)
 	}
-	c.Around = around.Own()
+	c.Inherited = procstate.Current()
 	// A call whose state cannot be read starts cold, with the reason in its record.
 	p, _ := Decide(c)
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {
 		// premix records how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
-		around.Restore()
+		procstate.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
 			p.Reason = err.Error()
 		}
@@ -70,7 +70,7 @@ func Shim() error {
 // as with exec -a in a shell.
 func shimName() string {
 	name := filepath.Base(os.Args[0])
-	if path := around.Executed(); path != "" && filepath.Base(path) != name && isShim(path) {
+	if path := procstate.ExecPath(); path != "" && filepath.Base(path) != name && isShim(path) {
 		return filepath.Base(path)
 	}
 	return name
@@ -93,7 +93,7 @@ func premixProgram() string {
 
 // RunPlain executes a command in place of this process. It returns only with an error.
 func RunPlain(c Call) error {
-	around.Restore()
+	procstate.Restore()
 	err := syscall.Exec(c.Exe, c.Argv, c.Env)
 	if errors.Is(err, syscall.ENOEXEC) {
 		// A script without a first line that names its interpreter, as execvp(3) has it.
@@ -183,7 +183,7 @@ func Prepare(premix string, c Call, p Plan) Plan {
 		return p // another process prepares
 	}
 	l.Close()
-	command := []string{"premix", "hot", "warm", "--beside", "--streams", c.Around.String(), "--exe", c.Exe}
+	command := []string{"premix", "hot", "warm", "--beside", "--streams", c.Inherited.String(), "--exe", c.Exe}
 	for _, k := range directories(c, p) {
 		command = append(command, "--directory", strconv.Itoa(k))
 	}
@@ -249,7 +249,7 @@ func besideFiles() (files []uintptr, end func(), err error) {
 		return nil, nil, err
 	}
 	files = []uintptr{null.Fd(), null.Fd(), null.Fd()}
-	all, err := around.Descriptors()
+	all, err := procstate.Descriptors()
 	if err != nil {
 		null.Close()
 		return nil, nil, err

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart"
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/calls"
 	"premix/internal/hotstart/inplace"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tools"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
@@ -23,7 +23,7 @@ import (
 // NewCall returns the call for an execution of argv by this process. exe is the program. If
 // it is empty, NewCall finds argv[0] on PATH and ignores shims.
 func NewCall(exe string, argv []string) (calls.Call, error) {
-	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
+	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Inherited: procstate.Current()}
 	var err error
 	if c.Exe == "" {
 		if c.Exe, err = calls.FindProgram(argv[0]); err != nil {
@@ -36,7 +36,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 
 // engineCall returns the call of package inplace for c, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
-	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Rates: p.Rates, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around,
+	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Rates: p.Rates, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Inherited: &c.Inherited,
 		Running: c.Running, Directories: c.Directories}
 	for _, w := range p.Words {
 		e.Words = append(e.Words, inplace.Word{Arg: w.Arg, From: w.From, To: w.To, Role: inplace.Role(w.Role)})
@@ -77,7 +77,7 @@ func Run(c calls.Call, noted bool) error {
 // programs that the script executes are run by self. If the script must be executed
 // unchanged, through returns the reason.
 func through(self string, c calls.Call, p calls.Plan) string {
-	exit, err := inplace.Through(engineCall(c, p), func(exe string, argv []string) []string {
+	exit, err := inplace.RunTraced(engineCall(c, p), func(exe string, argv []string) []string {
 		if !slices.Contains(p.Behind, filepath.Base(exe)) {
 			return nil
 		}

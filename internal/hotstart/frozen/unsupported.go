@@ -72,4 +72,4 @@ func (im *Image) With(*Late) (*Image, error) { return nil, tracer.Supported() }
 func (l *Late) Write(*tracer.Proc) error { return tracer.Supported() }
 
 // Held returns no offsets.
-func Held(*Image, []Offset, []string) []Offset { return nil }
+func ConfirmedOffsets(*Image, []Offset, []string) []Offset { return nil }

@@ -105,9 +105,9 @@ func (l *Late) Write(p *tracer.Proc) error {
 	return nil
 }
 
-// Held returns the offsets whose registers hold the values for the late words of another
+// ConfirmedOffsets returns the offsets whose registers hold the values for the late words of another
 // preparation.
-func Held(im *Image, offsets []Offset, words []string) []Offset {
+func ConfirmedOffsets(im *Image, offsets []Offset, words []string) []Offset {
 	return slices.DeleteFunc(slices.Clone(offsets), func(o Offset) bool {
 		v, ok := o.Value(words[o.Word])
 		return !ok || uint32(register(&im.Threads[o.Thread].Regs, o.Register).Uint()) != v

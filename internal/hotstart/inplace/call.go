@@ -11,8 +11,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/late"
+	"premix/internal/hotstart/procstate"
 )
 
 // Role is the use of a late word.
@@ -53,9 +53,9 @@ type Call struct {
 	Directories []int
 
 	Stdin, Stdout, Stderr *os.File
-	// Around is nil for a call of this process. Prepare in another process than the
+	// Inherited is nil for a call of this process. Prepare in another process than the
 	// caller's needs the caller's.
-	Around *around.Around
+	Inherited *procstate.Inherited
 }
 
 // alwaysLate are variables that shells set, and that change from call to call.
@@ -86,12 +86,12 @@ func (c *Call) withWords(words []string) []string {
 	return argv
 }
 
-// around returns the state that the tool of the call inherits.
-func (c *Call) around() around.Around {
-	if c.Around != nil {
-		return *c.Around
+// inherited returns the state that the tool of the call inherits.
+func (c *Call) inherited() procstate.Inherited {
+	if c.Inherited != nil {
+		return *c.Inherited
 	}
-	return around.Own()
+	return procstate.Current()
 }
 
 // commandLines returns the arguments as the kernel keeps them, and as tools print them.
@@ -200,7 +200,7 @@ func Key(c Call) (string, error) {
 	}
 	relations := late.Relations(c.words())
 	h := blake3.New()
-	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, relations, env, c.around()}); err != nil {
+	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, relations, env, c.inherited()}); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/late"
+	"premix/internal/hotstart/procstate"
 )
 
 // mustPrepare prepares a call that can start hot.
@@ -251,13 +251,13 @@ func TestInherited(t *testing.T) {
 	p := newPlace(t)
 	c := p.call(invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}})
 	keys := map[string]string{}
-	for name, change := range map[string]func(a *around.Around){
-		"none": func(*around.Around) {}, "stack": func(a *around.Around) { a.Limits[2*unix.RLIMIT_STACK]-- }, "files": func(a *around.Around) { a.Limits[2*unix.RLIMIT_NOFILE]-- },
-		"CPUs": func(a *around.Around) { a.CPUs++ }, "umask": func(a *around.Around) { a.Umask ^= 7 },
+	for name, change := range map[string]func(a *procstate.Inherited){
+		"none": func(*procstate.Inherited) {}, "stack": func(a *procstate.Inherited) { a.Limits[2*unix.RLIMIT_STACK]-- }, "files": func(a *procstate.Inherited) { a.Limits[2*unix.RLIMIT_NOFILE]-- },
+		"CPUs": func(a *procstate.Inherited) { a.CPUs++ }, "umask": func(a *procstate.Inherited) { a.Umask ^= 7 },
 	} {
-		a := around.Own()
+		a := procstate.Current()
 		change(&a)
-		c.Around = &a
+		c.Inherited = &a
 		key, err := Key(c)
 		if err != nil || keys[key] != "" {
 			t.Errorf("%s: the key %s is that of %q, %v", name, key, keys[key], err)
@@ -442,9 +442,9 @@ func TestSignals(t *testing.T) {
 	p.write("SRR5204809_1.fq", reads(0, 301))
 	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
 	c := p.call(v)
-	a := p.around(v)
-	a.Streams[2] = around.Pipe
-	c.Around = &a
+	a := p.inherited(v)
+	a.Streams[2] = procstate.Pipe
+	c.Inherited = &a
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	snap, err := Prepare(ctx, p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
@@ -485,9 +485,9 @@ func TestJobControl(t *testing.T) {
 	p.write("SRR5204809_1.fq", reads(0, 301))
 	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
 	c := p.call(v)
-	a := p.around(v)
-	a.Streams[2] = around.Pipe
-	c.Around = &a
+	a := p.inherited(v)
+	a.Streams[2] = procstate.Pipe
+	c.Inherited = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -559,9 +559,9 @@ func TestInheritedDescriptor(t *testing.T) {
 		t.Cleanup(func() { w.Close() })
 	}
 	c := p.call(v)
-	a := p.around(v)
+	a := p.inherited(v)
 	a.Extra = []int{3}
-	c.Around = &a
+	c.Inherited = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -614,9 +614,9 @@ func TestTerminal(t *testing.T) {
 		return string(text)
 	}
 	c := p.call(v("SRR5204809"))
-	a := p.around(v("SRR5204809"))
-	a.Streams[0], a.Streams[1], a.Streams[2], a.Joined = around.Terminal, around.Terminal, around.Terminal, true
-	c.Around = &a
+	a := p.inherited(v("SRR5204809"))
+	a.Streams[0], a.Streams[1], a.Streams[2], a.Joined = procstate.Terminal, procstate.Terminal, procstate.Terminal, true
+	c.Inherited = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir(), Enough: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -146,9 +146,9 @@ func TestKeepsCPUs(t *testing.T) {
 				one.Set(n)
 				err := func() error {
 					c := p.call(v)
-					a := p.around(v)
+					a := p.inherited(v)
 					a.CPUs = 1
-					c.Around = &a
+					c.Inherited = &a
 					// The preparation runs on this processor too.
 					setCPUs(t, &one)
 					defer setCPUs(t, &all)
@@ -251,7 +251,7 @@ func TestKeepsFacts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			i := slices.IndexFunc(s.Fingerprint.Files, func(f hotstart.Stamp) bool { return f.Seen == hotstart.SeenFact && f.Path == fact })
+			i := slices.IndexFunc(s.Fingerprint.Files, func(f hotstart.Stamp) bool { return f.Aspect == hotstart.AspectFact && f.Path == fact })
 			if i < 0 {
 				t.Fatalf("the fingerprint does not have %s", fact)
 			}

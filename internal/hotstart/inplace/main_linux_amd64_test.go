@@ -21,9 +21,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/late"
+	"premix/internal/hotstart/procstate"
 )
 
 // tool is the stand-in for an aligner, testdata/tool.c, compiled once.
@@ -319,8 +319,8 @@ func (p *place) files(dir string) map[string]string {
 func (p *place) prepare(v invocation) error {
 	p.t.Helper()
 	c := p.call(v)
-	a := p.around(v)
-	c.Around = &a
+	a := p.inherited(v)
+	c.Inherited = &a
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	before := p.files(c.Dir)
@@ -341,12 +341,12 @@ func (p *place) prepare(v invocation) error {
 	return err
 }
 
-// around returns what the tool of a call inherits.
-func (p *place) around(v invocation) around.Around {
-	a := around.Own()
-	a.Streams, a.Joined, a.Extra = [3]around.Stream{around.Null, around.File, around.File}, v.join, nil
+// inherited returns what the tool of a call inherits.
+func (p *place) inherited(v invocation) procstate.Inherited {
+	a := procstate.Current()
+	a.Streams, a.Joined, a.Extra = [3]procstate.Stream{procstate.Null, procstate.File, procstate.File}, v.join, nil
 	if v.pipe {
-		a.Streams[1], a.Streams[2] = around.Pipe, around.Pipe
+		a.Streams[1], a.Streams[2] = procstate.Pipe, procstate.Pipe
 	}
 	if v.stdin != "" {
 		a.Streams[0] = a.Streams[1]

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart"
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
 	"premix/internal/hotstart/late"
 	"premix/internal/hotstart/placeholder"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tracer"
 	"premix/internal/kit/beneath"
 )
@@ -46,7 +46,7 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
 	}
-	p := &preparation{ctx: ctx, call: &c, opt: opt, started: time.Now(), around: c.around()}
+	p := &preparation{ctx: ctx, call: &c, opt: opt, started: time.Now(), state: c.inherited()}
 	if hint, err := hotstart.CanTrace(); err != nil {
 		return nil, passing("%v (%s)", err, hint)
 	}
@@ -88,7 +88,7 @@ type preparation struct {
 	ctx     context.Context
 	call    *Call
 	opt     PrepareOptions
-	around  around.Around
+	state   procstate.Inherited
 	scratch string
 	other   string // a second scratch directory, for B; its path begins with another name
 	started time.Time
@@ -146,7 +146,7 @@ func (p *preparation) log(format string, args ...any) {
 }
 
 func (p *preparation) prepare() error {
-	if reason := p.around.Refusal(); reason != "" {
+	if reason := p.state.Refusal(); reason != "" {
 		return unfit("%s", reason)
 	}
 	if reason := p.call.oneFile(); reason != "" {
@@ -198,7 +198,7 @@ func (p *preparation) inputs() error {
 			}
 		}
 	}
-	if p.around.Streams[0] == around.File || p.around.Streams[0] == around.Pipe {
+	if p.state.Streams[0] == procstate.File || p.state.Streams[0] == procstate.Pipe {
 		// The stream itself belongs to the caller.
 		p.stdin = filepath.Join(p.scratch, "stdin")
 		return os.WriteFile(p.stdin, []byte(strings.Repeat(standardInput, 500)), 0o600)
@@ -212,7 +212,7 @@ const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIII
 // trial describes one execution. Its directory has a path of the length of the call's
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
-	t := &trial{call: p.call, around: p.around, scratch: filepath.Join(p.base(name), name), stdin: p.stdin,
+	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin,
 		values: map[string]string{}, inputs: make([]string, len(p.real))}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
@@ -377,7 +377,7 @@ func (p *preparation) freeze() error {
 	if p.images[1], err = p.image(b, nil); err != nil {
 		return err
 	}
-	for _, sig := range p.around.Ignored {
+	for _, sig := range p.state.Ignored {
 		// A hot start inherits that a signal is ignored, as a plain one does.
 		if !slices.ContainsFunc(p.images[0].Actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
 			return unfit("it no longer ignores signal %d, which its caller ignores", sig)
@@ -540,7 +540,7 @@ func (p *preparation) further(number int) error {
 	if err != nil {
 		return err
 	}
-	l.Offsets = frozen.Held(im, l.Offsets, late)
+	l.Offsets = frozen.ConfirmedOffsets(im, l.Offsets, late)
 	own := p.late(p.trials[0])
 	match := func(a text, b []byte) (text, []byte) {
 		other := text{Bytes: slices.Clone(b), Spans: a.Spans}
@@ -577,7 +577,7 @@ func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
 	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
-	l.Streams, l.CPUs = p.around.Files(), len(tracer.OwnCPUs())
+	l.Streams, l.CPUs = p.state.Files(), len(tracer.OwnCPUs())
 	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
@@ -722,7 +722,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	}
 	for i := 1; i < 3; i++ {
 		var b []byte
-		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !late.EqualButNumbers(l.Written[i].Bytes, b)) {
+		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.state.Joined || !late.EqualButNumbers(l.Written[i].Bytes, b)) {
 			return unfit("its output to descriptor %d before its input differs from run to run", i)
 		}
 	}
@@ -901,7 +901,7 @@ func (o order) of(text []byte) []byte {
 // whose results are moved away.
 func (p *preparation) again(name string) (*trial, error) {
 	c := p.cold
-	t := &trial{call: c.call, around: c.around, words: c.words, values: c.values, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
+	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
 		scratch: filepath.Join(p.scratch, name)}
 	if c.results == "" {
 		c.results = filepath.Join(p.scratch, "results")
@@ -923,7 +923,7 @@ func compareTrials(a, b *trial, by order) (string, error) {
 	for i := 1; i < 3; i++ {
 		ta, tb := a.stdout[i], b.stdout[i]
 		equal := equalTexts(a, b, ta, tb, by)
-		if !equal && (i == 2 || a.around.Joined) {
+		if !equal && (i == 2 || a.state.Joined) {
 			equal = late.EqualButNumbers(by.of(ta), by.of(tb))
 		}
 		if !equal {

@@ -207,9 +207,9 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lost := hotstart.Exit{Code: -1}
-	around := c.around()
+	state := c.inherited()
 	s := &start{snap: snap, argv: c.Argv, env: c.Env, dir: c.Dir, words: c.words(), values: map[string]string{},
-		files: inherited(&c, around.Extra), inherited: append([]int{0, 1, 2}, around.Extra...), filter: tracer.GuardFilter()}
+		files: inherited(&c, state.Extra), inherited: append([]int{0, 1, 2}, state.Extra...), filter: tracer.GuardFilter()}
 	s.here = func(n fileName) string { return n.in(c.Dir, s.words) }
 	s.attr.Pdeathsig = syscall.SIGKILL
 	for _, v := range snap.plan.Variables {
@@ -218,7 +218,7 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	if broken(c.Stdout) {
 		return lost, errors.New("no process reads its standard output")
 	}
-	signals := newSignals(around.Ignored)
+	signals := newSignals(state.Ignored)
 	defer signals.end()
 	p, err := s.begin()
 	if err != nil {

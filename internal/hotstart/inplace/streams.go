@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 )
 
 // streams are the standard streams of an execution in a scratch directory, of the kinds
@@ -31,7 +31,7 @@ type streams struct {
 // files of other sizes, which are at other offsets, and those of preparation B are also open
 // for reading and writing, and the output is appended to them. number is the number of the
 // preparation.
-func openStreams(dir string, a around.Around, input string, silent bool, number int) (s *streams, err error) {
+func openStreams(dir string, a procstate.Inherited, input string, silent bool, number int) (s *streams, err error) {
 	s = &streams{}
 	defer func() {
 		if err != nil {
@@ -43,7 +43,7 @@ func openStreams(dir string, a around.Around, input string, silent bool, number 
 	if number == 1 {
 		read, write = os.O_RDWR, os.O_RDWR|os.O_APPEND
 	}
-	enlarge := size > 0 && a.Streams[0] == around.File
+	enlarge := size > 0 && a.Streams[0] == procstate.File
 	if enlarge {
 		input = dir + "/stream-0"
 		if err := enlarged(input, size); err != nil {
@@ -64,9 +64,9 @@ func openStreams(dir string, a around.Around, input string, silent bool, number 
 		case i == 0:
 		case i == 2 && a.Joined:
 			s.files[2] = s.files[1]
-		case kind == around.Null:
+		case kind == procstate.Null:
 			s.files[i], err = os.OpenFile(os.DevNull, write, 0)
-		case kind == around.File:
+		case kind == procstate.File:
 			s.paths[i] = fmt.Sprintf("%s/stream-%d", dir, i)
 			if s.from[i] = size; size > 0 {
 				err = enlarged(s.paths[i], size)
@@ -77,12 +77,12 @@ func openStreams(dir string, a around.Around, input string, silent bool, number 
 			if err == nil {
 				_, err = s.files[i].Seek(s.from[i], io.SeekStart)
 			}
-		case kind == around.Pipe:
+		case kind == procstate.Pipe:
 			var r *os.File
 			if r, s.files[i], err = os.Pipe(); err == nil {
 				s.out[i] = collect(r)
 			}
-		case kind == around.Terminal:
+		case kind == procstate.Terminal:
 			var master *os.File
 			if master, terminal, err = openTerminal(); err == nil {
 				s.files[i], s.out[i] = terminal, collect(master)
@@ -118,22 +118,22 @@ func enlarged(path string, size int64) error {
 	return os.Truncate(path, size)
 }
 
-func (s *streams) stdin(kind around.Stream, input string, silent bool, flags int) (*os.File, error) {
+func (s *streams) stdin(kind procstate.Stream, input string, silent bool, flags int) (*os.File, error) {
 	switch kind {
-	case around.Null:
+	case procstate.Null:
 		return os.OpenFile(os.DevNull, flags, 0)
-	case around.File:
+	case procstate.File:
 		if input == "" {
 			input = os.DevNull
 		}
 		return os.OpenFile(input, flags, 0)
-	case around.Terminal:
+	case procstate.Terminal:
 		master, slave, err := openTerminal()
 		if err == nil {
 			s.close_ = append(s.close_, master)
 		}
 		return slave, err
-	case around.Pipe:
+	case procstate.Pipe:
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, err

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart"
-	"premix/internal/hotstart/around"
 	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/procstate"
 	"premix/internal/hotstart/tracer"
 	"premix/internal/kit/proc"
 )
@@ -31,7 +31,7 @@ import (
 // write outside its own directory.
 type trial struct {
 	call    *Call
-	around  around.Around
+	state   procstate.Inherited
 	words   []string
 	values  map[string]string // of late variables
 	scratch string            // everything that belongs to the trial
@@ -267,7 +267,7 @@ func (t *trial) begin() (*tracer.Proc, error) {
 	if err := setVariables(p, t.variable, t.values); err != nil {
 		return p, err
 	}
-	if err := setActions(p, t.around); err != nil {
+	if err := setActions(p, t.state); err != nil {
 		return p, err
 	}
 	if t.seed != nil {
@@ -289,17 +289,17 @@ func (t *trial) open() ([]*os.File, error) {
 	if !t.stop {
 		number = 0
 	}
-	if t.streams, err = openStreams(t.scratch, t.around, t.stdin, t.stop, number); err != nil {
+	if t.streams, err = openStreams(t.scratch, t.state, t.stdin, t.stop, number); err != nil {
 		return nil, err
 	}
 	files := slices.Clone(t.streams.files[:])
 	t.streamed = map[int][]string{}
-	for _, fd := range t.around.Files() {
+	for _, fd := range t.state.Files() {
 		if t.streamed[fd], err = streamWords(files[fd]); err != nil {
 			return nil, err
 		}
 	}
-	for _, fd := range t.around.Extra {
+	for _, fd := range t.state.Extra {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
@@ -354,7 +354,7 @@ func environmentAt(pid int) (uint64, error) {
 
 // setActions lets a process that is held at its first instruction ignore the signals that
 // the caller ignores, and no others.
-func setActions(p *tracer.Proc, a around.Around) error {
+func setActions(p *tracer.Proc, a procstate.Inherited) error {
 	mem, err := p.Alloc(os.Getpagesize())
 	if err != nil {
 		return err
@@ -671,7 +671,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 }
 
 // varied are the facts that differ between preparations, or that have snapshots of their own
-// (package around).
+// (package procstate).
 var varied = []string{tracer.FactHost, tracer.FactProcessors, tracer.FactNice}
 
 // asked notes a question of the tool about the machine, the process or a file.
@@ -848,7 +848,7 @@ func (t *trial) freeze(pages *os.File, like *frozen.Like) (*frozen.Image, error)
 		Inherited: t.inherited()}, pages)
 }
 
-func (t *trial) inherited() []int { return append([]int{0, 1, 2}, t.around.Extra...) }
+func (t *trial) inherited() []int { return append([]int{0, 1, 2}, t.state.Extra...) }
 
 // nameOf finds the name of a file that is in the trial's directory.
 func (t *trial) nameOf(path string) fileName {

@@ -20,8 +20,8 @@ func Run(*Snapshot, Call) (hotstart.Exit, error) {
 	return hotstart.Exit{Code: -1}, tracer.Supported()
 }
 
-// Through returns an error.
-func Through(Call, func(string, []string) []string) (hotstart.Exit, error) {
+// RunTraced returns an error.
+func RunTraced(Call, func(string, []string) []string) (hotstart.Exit, error) {
 	return hotstart.Exit{Code: -1}, tracer.Supported()
 }
 

@@ -375,10 +375,10 @@ func (s *source) marks() (string, error) {
 	return text, err
 }
 
-// Varied reports whether two placeholders of a Kind differ in all properties by which tools
+// FullyVariable reports whether two placeholders of a Kind differ in all properties by which tools
 // tell files of a format from each other, such as the length and the names of reads. The
 // records of other formats are copied, and have such properties in common.
-func Varied(kind string) bool {
+func FullyVariable(kind string) bool {
 	return strings.HasPrefix(kind, string(formatFASTQ)) || strings.HasPrefix(kind, string(formatFASTA))
 }
 

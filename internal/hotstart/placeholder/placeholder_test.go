@@ -270,7 +270,7 @@ func TestMarks(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := Kind(path, false)
-		if err != nil || got != c.want || !Varied(got) {
+		if err != nil || got != c.want || !FullyVariable(got) {
 			t.Errorf("%s: kind %q, %v, want %q", name, got, err, c.want)
 		}
 		var counts [2]int

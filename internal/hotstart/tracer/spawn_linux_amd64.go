@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/hotstart/around"
+	"premix/internal/hotstart/procstate"
 )
 
 // Spawn executes a program and holds it before its first instruction. Its
@@ -18,7 +18,7 @@ import (
 //
 // The process is a child of the caller. attr.Sys.Ptrace is set by Spawn.
 func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality uint64, err error) {
-	personality, restore, _ := around.FixAddresses() // without it, memories are not comparable
+	personality, restore, _ := procstate.FixAddresses() // without it, memories are not comparable
 	defer restore()
 	p, err = SpawnPlain(path, argv, attr)
 	return p, personality, err

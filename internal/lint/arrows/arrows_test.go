@@ -83,7 +83,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	"cmd/premix": {
-		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/cluster", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart/tools", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs", "replay/whatif", "doctor"},
+		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/cluster", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart/tools", "hotstart", "hotstart/procstate", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs", "replay/whatif", "doctor"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -290,26 +290,26 @@ var layers = map[string]layer{
 		imports: []string{"kit/problem", "kit/owner"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
-	"hotstart/around": {
+	"hotstart/procstate": {
 		modules: []string{"golang.org/x/sys"},
 	},
 	"hotstart/calls": {
-		imports: []string{"hotstart/around", "kit/beneath", "kit/owner", "hotstart/tools"},
+		imports: []string{"hotstart/procstate", "kit/beneath", "kit/owner", "hotstart/tools"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"hotstart/dropin": {
-		imports: []string{"hotstart", "hotstart/around", "hotstart/calls", "hotstart/inplace", "kit/beneath", "kit/owner", "kit/problem", "kit/units", "hotstart/tools"},
+		imports: []string{"hotstart", "hotstart/procstate", "hotstart/calls", "hotstart/inplace", "kit/beneath", "kit/owner", "kit/problem", "kit/units", "hotstart/tools"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"hotstart": {
-		imports: []string{"kit/beneath", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "image", "image/bundle", "kit/owner", "kit/spare"},
+		imports: []string{"kit/beneath", "hotstart/procstate", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "image", "image/bundle", "kit/owner", "kit/spare"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/placeholder": {
 		modules: []string{"github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/inplace": {
-		imports: []string{"kit/beneath", "hotstart", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "kit/owner"},
+		imports: []string{"kit/beneath", "hotstart", "hotstart/procstate", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "kit/owner"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3"},
 	},
 	"hotstart/late": {
@@ -320,7 +320,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"hotstart/tracer": {
-		imports: []string{"hotstart/around"},
+		imports: []string{"hotstart/procstate"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"blast/database": {

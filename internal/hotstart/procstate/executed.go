@@ -1,4 +1,4 @@
-package around
+package procstate
 
 import (
 	"bytes"
@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// Executed returns the path by which this program was executed (AT_EXECFN of getauxval(3)),
+// ExecPath returns the path by which this program was executed (AT_EXECFN of getauxval(3)),
 // or "" if it is unknown.
-func Executed() string {
+func ExecPath() string {
 	auxv, err := os.ReadFile("/proc/self/auxv")
 	if err != nil {
 		return ""

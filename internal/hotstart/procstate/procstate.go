@@ -1,4 +1,4 @@
-package around
+package procstate
 
 import (
 	"errors"
@@ -25,12 +25,12 @@ const (
 	Other    Stream = "other" // or closed: a call with this stream starts cold
 )
 
-// joined replaces the kind of standard error in the text of an Around whose standard
+// joined replaces the kind of standard error in the text of an Inherited whose standard
 // output and error are one.
 const joined = "joined"
 
-// Around is the state that a program inherits, apart from arguments and environment.
-type Around struct {
+// Inherited is the state that a program inherits, apart from arguments and environment.
+type Inherited struct {
 	Streams [3]Stream        `json:"streams"` // of standard input, output and error
 	Joined  bool             `json:"joined"`  // standard output and error are one file, pipe or terminal
 	Extra   []int            `json:"extra"`   // numbers of other descriptors
@@ -43,9 +43,9 @@ type Around struct {
 	unknown error // why the rest is not known
 }
 
-// Own returns the state that a program inherits from this process, if the process calls
+// Current returns the state that a program inherits from this process, if the process calls
 // Restore before it executes the program.
-func Own() (a Around) {
+func Current() (a Inherited) {
 	var st [3]unix.Stat_t
 	for fd := range a.Streams {
 		a.Streams[fd] = Other
@@ -72,7 +72,7 @@ const resources = 16
 
 // readResources reads the limits and the number of CPUs. Programs choose the number of their
 // threads and the sizes of their buffers by them.
-func (a *Around) readResources() error {
+func (a *Inherited) readResources() error {
 	for n := range resources {
 		var l unix.Rlimit
 		if err := unix.Prlimit(0, n, nil, &l); err != nil {
@@ -109,7 +109,7 @@ func kind(fd int, st *unix.Stat_t) Stream {
 }
 
 // Files returns the standard streams that are regular files, each file once.
-func (a Around) Files() (list []int) {
+func (a Inherited) Files() (list []int) {
 	for fd, s := range a.Streams {
 		if s == File && !(fd == 2 && a.Joined) {
 			list = append(list, fd)
@@ -143,7 +143,7 @@ func Descriptors() ([]int, error) {
 }
 
 // status reads the umask and the signals, from proc_pid_status(5).
-func (a *Around) status() error {
+func (a *Inherited) status() error {
 	// The mask of this thread is the mask that it has inherited.
 	b, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -192,7 +192,7 @@ var ignore = [32]byte{1}
 
 // Actions returns the action of each signal whose action a program can set, as struct
 // kernel_sigaction, for a program that inherits a.
-func (a Around) Actions() map[syscall.Signal][32]byte {
+func (a Inherited) Actions() map[syscall.Signal][32]byte {
 	all := map[syscall.Signal][32]byte{}
 	for sig := syscall.Signal(1); sig <= 64; sig++ {
 		switch {
@@ -222,7 +222,7 @@ func Restore() {
 }
 
 // Refusal returns the reason why a program that inherits a starts cold, or "".
-func (a Around) Refusal() string {
+func (a Inherited) Refusal() string {
 	for fd, s := range a.Streams {
 		if s == Other {
 			return fmt.Sprintf("descriptor %d is closed, or neither a file, a pipe, a terminal nor /dev/null", fd)
@@ -245,7 +245,7 @@ const ignores = "ignored:"
 // String returns the kinds of the streams, the numbers of other descriptors, and the
 // signals that are ignored, as Parse reads them: null,pipe,file or null,file,joined,5 or
 // null,file,file,ignored:13.
-func (a Around) String() string {
+func (a Inherited) String() string {
 	list := []string{string(a.Streams[0]), string(a.Streams[1]), string(a.Streams[2])}
 	if a.Joined {
 		list[2] = joined
@@ -260,7 +260,7 @@ func (a Around) String() string {
 }
 
 // Parse reads the text that String returns.
-func Parse(text string) (a Around, err error) {
+func Parse(text string) (a Inherited, err error) {
 	list := strings.Split(text, ",")
 	wrong := errors.New("give three kinds of null, file, pipe and terminal, as in null,pipe,file; the last may be joined")
 	if len(list) < 3 {

@@ -1,6 +1,6 @@
 //go:build !amd64
 
-package around
+package procstate
 
 func inherited() uint64 { return 0 }
 

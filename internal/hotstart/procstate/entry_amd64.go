@@ -1,4 +1,4 @@
-package around
+package procstate
 
 // atEntry is the set of signals that this program's caller ignores: bit N-1 is signal N.
 // It is empty where the program does not begin at premix_entry.

@@ -15,24 +15,24 @@ import (
 	"premix/internal/hotstart/tracer"
 )
 
-// Through runs a call unchanged and waits for its end, as Run does. If the call or one of
-// its descendants executes a program for which instead returns a command, Through executes
+// RunTraced runs a call unchanged and waits for its end, as Run does. If the call or one of
+// its descendants executes a program for which instead returns a command, RunTraced executes
 // this command in place of the program. The command's first word is the path of its
 // program. So a script runs unchanged, and a tool that it executes can start hot.
-func Through(c Call, instead func(exe string, argv []string) []string) (hotstart.Exit, error) {
+func RunTraced(c Call, instead func(exe string, argv []string) []string) (hotstart.Exit, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lost := hotstart.Exit{Code: -1}
-	around := c.around()
-	signals := newSignals(around.Ignored)
+	state := c.inherited()
+	signals := newSignals(state.Ignored)
 	defer signals.end()
-	p, err := tracer.SpawnPlain(c.Exe, c.Argv, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: inherited(&c, around.Extra),
+	p, err := tracer.SpawnPlain(c.Exe, c.Argv, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: inherited(&c, state.Extra),
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}})
 	if err != nil {
 		return lost, err
 	}
-	t := &through{watch: tracer.NewWatch(), pid: p.Pid, instead: instead}
-	if err = setActions(p, around); err == nil {
+	t := &tracedRun{watch: tracer.NewWatch(), pid: p.Pid, instead: instead}
+	if err = setActions(p, state); err == nil {
 		err = t.watch.Begin(p)
 	}
 	if err != nil {
@@ -56,8 +56,8 @@ func inherited(c *Call, extra []int) []*os.File {
 	return files
 }
 
-// through handles the stops of a call that runs unchanged, and of its descendants.
-type through struct {
+// tracedRun handles the stops of a call that runs unchanged, and of its descendants.
+type tracedRun struct {
 	watch    *tracer.Watch
 	pid      int
 	finished bool
@@ -66,7 +66,7 @@ type through struct {
 
 // Handle handles a stop. When the call has ended, its remaining processes continue without
 // their tracer.
-func (t *through) Handle(tid int, st unix.WaitStatus) error {
+func (t *tracedRun) Handle(tid int, st unix.WaitStatus) error {
 	switch {
 	case t.finished:
 		return t.watch.Leave(tid, st)
@@ -88,7 +88,7 @@ func (t *through) Handle(tid int, st unix.WaitStatus) error {
 
 // executed returns the command to execute in place of the program that a process has
 // executed. It returns nil if the program itself must run.
-func (t *through) executed(pid int) []string {
+func (t *tracedRun) executed(pid int) []string {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
 		return nil

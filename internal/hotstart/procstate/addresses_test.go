@@ -1,4 +1,4 @@
-package around
+package procstate
 
 import (
 	"errors"

@@ -84,6 +84,7 @@ func releases(t *testing.T) {
 		}
 		outs = append(outs, out)
 	}
+	installsByRecipe(t, outs[0])
 	first, second := files(t, outs[0]), files(t, outs[1])
 	if len(first) < 14 || len(first) != len(second) {
 		t.Fatalf("%d and %d files", len(first), len(second))

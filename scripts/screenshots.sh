@@ -8,11 +8,11 @@ cd "$(dirname "$0")/.."
 to=docs/pictures/pages
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-PREMIX_SCREENSHOTS=$work "${GO:-go}" test -count=1 -p 1 -run '^(TestPage|TestPages|TestUsagePageInABrowser|TestComparisonPage)$' \
-	./internal/blast/service ./internal/replay/results ./internal/report ./internal/transfer/summary ./internal/watch/web >&2
+PREMIX_SCREENSHOTS=$work "${GO:-go}" test -count=1 -p 1 -run '^(TestPage|TestPages|TestRealPages)$' \
+	./cmd/premix ./internal/blast/service ./internal/watch/web >&2
 mkdir -p "$to"
-for pair in blast:blast-1100 replay:replay-print report:report-1280 transfer:transfer-1280 watch:watch-1280; do
-	# Without Chromium the tests are skipped.
+for pair in blast:blast-1100 replay:replay-1280 report:report-1280 transfer:transfer-1280 watch:watch-1280; do
+	# Without Chromium, and where a run, a link or a replay is not possible, the tests are skipped.
 	[ -e "$work/${pair#*:}.png" ] || { printf 'error: there is no picture of %s\nhint: scripts/setup.sh test\n' "${pair%%:*}" >&2; exit 1; }
 	mv "$work/${pair#*:}.png" "$to/${pair%%:*}.png"
 done

@@ -413,7 +413,7 @@
   };
   const middle = (v) => (v[(v.length - 1) >> 1] + v[v.length >> 1]) / 2;
 
-  // Table: only the rows in sight are in the document.
+  // Table: only the rows in sight are in the document. On paper it has the first thousand.
 
   const table = (() => {
     const box = $("rows"), head = box.querySelector("thead tr"), body = box.querySelector("tbody"), tall = 33;
@@ -433,7 +433,8 @@
       { name: "try", of: (i) => data.try[i] },
       { name: "error", of: (i) => data.error[i], left: true, error: true, when: data.error.some((e) => e) },
     ].filter((c) => c.when !== false);
-    let order = [], sorted = -1, down = false, planned = false;
+    const mostPrinted = 1000;
+    let order = [], sorted = -1, down = false, planned = false, printing = false;
     const all = [];
     for (let i = 0; i < tries; i++) if (data.last[i]) all.push(i);
 
@@ -462,8 +463,8 @@
     const paint = () => {
       planned = false;
       const sight = Math.ceil(box.clientHeight / tall);
-      const first = Math.max(0, Math.min(Math.floor(box.scrollTop / tall) - 10, order.length - sight));
-      const last = Math.min(order.length, first + sight + 20);
+      const first = printing ? 0 : Math.max(0, Math.min(Math.floor(box.scrollTop / tall) - 10, order.length - sight));
+      const last = Math.min(order.length, printing ? mostPrinted : first + sight + 20);
       const rows = [];
       const space = (n) => {
         const tr = element("tr", undefined, { class: "space", "aria-hidden": "true" });
@@ -486,7 +487,13 @@
         }
         rows.push(tr);
       }
-      if (last < order.length) rows.push(space(order.length - last));
+      if (last < order.length && printing) {
+        const tr = element("tr"), td = element("td", `${order.length - last} more tasks are not printed`, { colspan: columns.length });
+        tr.append(td);
+        rows.push(tr);
+      } else if (last < order.length) {
+        rows.push(space(order.length - last));
+      }
       body.replaceChildren(...rows);
     };
     columns.forEach((c, n) => {
@@ -501,6 +508,14 @@
       head.append(th);
     });
     box.querySelector("table").setAttribute("aria-rowcount", all.length + 1);
+    const print = (is) => {
+      printing = is;
+      paint();
+    };
+    const paper = matchMedia("print");
+    paper.addEventListener("change", () => print(paper.matches));
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
     box.addEventListener("scroll", () => {
       if (planned) return;
       planned = true;

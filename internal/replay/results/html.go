@@ -57,7 +57,7 @@ type chart struct {
 
 // WriteHTML writes one self-contained page, whole or not at all.
 func (r *Results) WriteHTML(path string) error {
-	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour, "span": span,
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{"g": digits, "colour": colour, "span": span,
 		"percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }, "list": func(v ...any) []any { return v }})
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (r *Results) WriteHTML(path string) error {
 	}
 	p.Charts = append(p.Charts,
 		chart{"Utilisation", "part of the cores that jobs ran on", r.lines(curves(func(p *Policy) Curve { return p.Busy }), func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }, 1)},
-		chart{"Waiting", "jobs that wait", r.lines(curves(func(p *Policy) Curve { return p.Queue }), func(v float64) string { return fmt.Sprintf("%.4g", v) }, 0)},
+		chart{"Waiting", "jobs that wait", r.lines(curves(func(p *Policy) Curve { return p.Queue }), digits, 0)},
 		chart{"Waiting times", "part of the jobs that wait at most so long; the scale is logarithmic", r.waits()})
 	begin, end := r.window()
 	for i, s := range r.schedules {
@@ -125,7 +125,6 @@ func (r *Results) measures() []measure {
 			rows = append(rows, m)
 		}
 	}
-	g := func(v float64) string { return fmt.Sprintf("%.4g", v) }
 	whole := func(v float64) string { return fmt.Sprintf("%.0f", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
 	add("mean wait", lower, func(p *Policy) float64 { return p.Wait.Mean }, span)
@@ -153,15 +152,23 @@ func (r *Results) measures() []measure {
 	add("wait, 95th percentile", lower, func(p *Policy) float64 { return p.Wait.P95 }, span)
 	add("longest wait", lower, func(p *Policy) float64 { return p.Wait.Max }, span)
 	add("mean turnaround", lower, func(p *Policy) float64 { return p.Turnaround.Mean }, span)
-	add("mean slowdown", lower, func(p *Policy) float64 { return p.Slowdown.Mean }, g)
-	add("slowdown, 95th percentile", lower, func(p *Policy) float64 { return p.Slowdown.P95 }, g)
+	add("mean slowdown", lower, func(p *Policy) float64 { return p.Slowdown.Mean }, digits)
+	add("slowdown, 95th percentile", lower, func(p *Policy) float64 { return p.Slowdown.P95 }, digits)
 	add("utilisation", higher, func(p *Policy) float64 { return p.Utilisation }, percent)
-	add("fairness", higher, func(p *Policy) float64 { return p.Fairness }, g)
+	add("fairness", higher, func(p *Policy) float64 { return p.Fairness }, digits)
 	add("core hours", 0, func(p *Policy) float64 { return p.CoreHours }, whole)
 	add("charge", 0, func(p *Policy) float64 { return p.Charge }, whole)
 	add("jobs", 0, func(p *Policy) float64 { return float64(p.Jobs) }, whole)
 	add("jobs refused", 0, func(p *Policy) float64 { return float64(p.Refused) }, whole)
 	return rows
+}
+
+// digits returns a number of four digits, or all digits before the point of a larger one.
+func digits(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
 }
 
 // mostGroups is the number of groups that a comparison shows.
@@ -179,7 +186,7 @@ func (r *Results) compare(title, of string, groups func(p *Policy) []Group) comp
 			c.More = len(groups(r.Policies[0])) - mostGroups
 			break
 		}
-		m := measure{Name: g.Name, Cells: []cell{{Text: fmt.Sprint(g.Jobs)}, {Text: fmt.Sprintf("%.4g", g.CoreHours)}}}
+		m := measure{Name: g.Name, Cells: []cell{{Text: fmt.Sprint(g.Jobs)}, {Text: digits(g.CoreHours)}}}
 		for _, p := range r.Policies {
 			text := ""
 			if at := slices.IndexFunc(groups(p), func(o Group) bool { return o.Name == g.Name }); at >= 0 {

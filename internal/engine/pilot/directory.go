@@ -9,8 +9,8 @@ import (
 	"premix/internal/record"
 )
 
-// Need is the resources of a task that packing depends on.
-type Need struct {
+// Requirements is the resources of a task that packing depends on.
+type Requirements struct {
 	Task   int
 	Key    string // tasks with the same key are expected to take equally long
 	Cores  int
@@ -33,7 +33,7 @@ type Directory interface {
 	// Refresh reads new orders and records. It calls f once for each record of this
 	// directory, including the earlier ones.
 	Refresh(f func(*record.Task)) error
-	// Key is the key of the task of a record; see Need.
+	// Key is the key of the task of a record; see Requirements.
 	Key(r *record.Task) string
 	// Over reports whether a task needs no worker: it has succeeded, has failed for
 	// good, was cancelled, or is held.
@@ -42,7 +42,7 @@ type Directory interface {
 	Left(ranges [][2]int) int
 	// Free calls f for the tasks that could start now and that held does not name, in
 	// the order in which they should, until it returns false.
-	Free(held func(task int) bool, f func(Need) bool) error
+	Free(held func(task int) bool, f func(Requirements) bool) error
 	// GiveUp gives a task up: it records that it failed.
 	GiveUp(task int, reason, hint string) error
 	// Work runs a share in this process.

@@ -39,7 +39,7 @@ type Options struct {
 	// Gather is how long tasks that come one by one wait for company before they are
 	// given away, at least; never longer than four times that.
 	Gather   time.Duration
-	Flight   *Flight // receives the tasks in flight; nil: they are not published
+	InFlight *InFlight // receives the tasks in flight; nil: they are not published
 	Kill     <-chan struct{}
 	Messages *local.Messages
 }
@@ -231,7 +231,7 @@ func (s *dispatcher) run(ctx context.Context) error {
 		if err := s.round(ctx); err != nil {
 			return err
 		}
-		s.o.Flight.copyState(s)
+		s.o.InFlight.copyState(s)
 		if s.finished() && (stay == nil || s.stopping) {
 			return nil
 		}
@@ -623,8 +623,8 @@ func (s *dispatcher) give(ctx, longer context.Context) error {
 	if room <= 0 {
 		return nil
 	}
-	var needs []Need
-	err := s.d.Free(func(t int) bool { return s.holder[t] > 0 }, func(n Need) bool {
+	var needs []Requirements
+	err := s.d.Free(func(t int) bool { return s.holder[t] > 0 }, func(n Requirements) bool {
 		needs = append(needs, n)
 		return true
 	})

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Flight publishes the tasks that a dispatcher has given away to other goroutines of the
+// InFlight publishes the tasks that a dispatcher has given away to other goroutines of the
 // process. The zero value is ready, and it is safe for concurrent use.
-type Flight struct {
+type InFlight struct {
 	mu    sync.Mutex // guards the rest
-	list  []Given
+	list  []Assignment
 	moved chan struct{}
 }
 
-// Given is a share that was given away.
-type Given struct {
+// Assignment is a share that was given away.
+type Assignment struct {
 	Ranges [][2]int
 	Job    string // the engine's id; "" as long as it is being submitted
 	Phase  Phase
@@ -22,8 +22,8 @@ type Given struct {
 	Since  time.Time // when it was seen to be in this phase
 }
 
-// Given returns the shares in flight.
-func (f *Flight) Given() []Given {
+// Assignments returns the shares in flight.
+func (f *InFlight) Assignments() []Assignment {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.list
@@ -31,14 +31,14 @@ func (f *Flight) Given() []Given {
 
 // Moved returns the channel that receives a value after the dispatcher has seen or done something: it
 // has given tasks away, a share is in another phase, or tasks have ended.
-func (f *Flight) Moved() <-chan struct{} {
+func (f *InFlight) Moved() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.channel()
 }
 
 // channel returns the channel of Moved. The caller holds mu.
-func (f *Flight) channel() chan struct{} {
+func (f *InFlight) channel() chan struct{} {
 	if f.moved == nil {
 		f.moved = make(chan struct{}, 1)
 	}
@@ -46,19 +46,19 @@ func (f *Flight) channel() chan struct{} {
 }
 
 // copyState copies the dispatcher's state into f. f may be nil.
-func (f *Flight) copyState(s *dispatcher) {
+func (f *InFlight) copyState(s *dispatcher) {
 	if f == nil || !s.moved {
 		return
 	}
 	now := time.Now()
-	var list []Given
-	before := make(map[string]*Given)
+	var list []Assignment
+	before := make(map[string]*Assignment)
 	for i := range f.list { // written by this goroutine alone
 		before[f.list[i].Job] = &f.list[i]
 	}
 	for _, h := range s.l.open() {
 		st := s.status[h.job]
-		g := Given{Ranges: h.Ranges, Job: h.job, Phase: st.Phase, Node: st.Node, Since: now}
+		g := Assignment{Ranges: h.Ranges, Job: h.job, Phase: st.Phase, Node: st.Node, Since: now}
 		if b := before[h.job]; b != nil && b.Phase == g.Phase {
 			g.Since = b.Since
 		}

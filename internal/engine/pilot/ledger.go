@@ -85,7 +85,7 @@ type Share struct {
 	Cores      int      `json:"cores"`  // that its engine job asks for
 	Memory     int64    `json:"memory,omitempty"`
 	Ask        string   `json:"ask,omitempty"`       // options of the engine that its tasks need, KEY=VALUE, one a line
-	Resources  string   `json:"resources,omitempty"` // of one of its tasks, as in Need
+	Resources  string   `json:"resources,omitempty"` // of one of its tasks, as in Requirements
 	Strikes    int      `json:"strikes,omitempty"`
 }
 

@@ -12,10 +12,10 @@ import (
 	"premix/internal/record"
 )
 
-func needs(n int, key string) []Need {
-	list := make([]Need, n)
+func needs(n int, key string) []Requirements {
+	list := make([]Requirements, n)
 	for i := range list {
-		list[i] = Need{Task: i + 1, Key: key, Cores: 1}
+		list[i] = Requirements{Task: i + 1, Key: key, Cores: 1}
 	}
 	return list
 }
@@ -82,7 +82,7 @@ func TestSharesOfKnownTasks(t *testing.T) {
 
 func TestSharesByClass(t *testing.T) {
 	p := &packing{cores: 4, target: time.Minute, jobs: 8, room: 8, times: newTimes()}
-	list := p.shares([]Need{{Task: 1, Cores: 1}, {Task: 2, Cores: 8}, {Task: 3, Cores: 2, Memory: 1 << 30}, {Task: 4, Cores: 1, Ask: "qos=high"}, {Task: 5, Cores: 2, Resources: "gpu=1"}, {Task: 6, Cores: 2, Resources: "gpu=2"}, {Task: 7, Cores: 2, Resources: "gpu=1"}})
+	list := p.shares([]Requirements{{Task: 1, Cores: 1}, {Task: 2, Cores: 8}, {Task: 3, Cores: 2, Memory: 1 << 30}, {Task: 4, Cores: 1, Ask: "qos=high"}, {Task: 5, Cores: 2, Resources: "gpu=1"}, {Task: 6, Cores: 2, Resources: "gpu=2"}, {Task: 7, Cores: 2, Resources: "gpu=1"}})
 	all(t, list, 7)
 	// A job has the resources of one task, and no cores that would be idle.
 	want := []class{{cores: 4}, {cores: 8}, {cores: 4, memory: 2 << 30}, {cores: 4, ask: "qos=high"}, {cores: 2, resources: "gpu=1"}, {cores: 2, resources: "gpu=1"}, {cores: 2, resources: "gpu=2"}}

@@ -72,7 +72,7 @@ type class struct {
 }
 
 // classOf returns the class of a task.
-func (p *packing) classOf(n *Need) class {
+func (p *packing) classOf(n *Requirements) class {
 	c := class{max(p.cores, n.Cores), p.memory, n.Ask, n.Resources}
 	if n.Resources != "" {
 		c.cores = n.Cores // more cores would be idle
@@ -89,10 +89,10 @@ func (p *packing) classOf(n *Need) class {
 
 // shares makes shares of tasks, in their order, by class. Workers and worker slots are not
 // filled in.
-func (p *packing) shares(needs []Need) []Share {
+func (p *packing) shares(needs []Requirements) []Share {
 	var list []Share
 	var classes []class
-	members := make(map[class][]*Need)
+	members := make(map[class][]*Requirements)
 	for i := range needs {
 		n := &needs[i]
 		c := p.classOf(n)
@@ -127,7 +127,7 @@ func (p *packing) struck(list []Share, task int, c class, s strike) []Share {
 }
 
 // divide makes at most room shares of the tasks of a class.
-func (p *packing) divide(c class, tasks []*Need, room int) []Share {
+func (p *packing) divide(c class, tasks []*Requirements, room int) []Share {
 	if room <= 0 {
 		return nil
 	}

@@ -100,9 +100,9 @@ func (d *TaskDir) Over(task int) bool {
 func (d *TaskDir) Left(ranges [][2]int) int { return d.q.Left(ranges) }
 
 // Free calls f for the tasks that could start now.
-func (d *TaskDir) Free(held func(int) bool, f func(Need) bool) error {
-	return d.q.Startable(held, func(s *queue.Startable) bool {
-		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask, Resources: s.Resources})
+func (d *TaskDir) Free(held func(int) bool, f func(Requirements) bool) error {
+	return d.q.EachReady(held, func(s *queue.ReadyTask) bool {
+		return f(Requirements{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask, Resources: s.Resources})
 	})
 }
 

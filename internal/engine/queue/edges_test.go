@@ -48,7 +48,7 @@ func TestEdges(t *testing.T) {
 		}
 	}
 	var free []int
-	if err := q.Startable(func(int) bool { return false }, func(s *Startable) bool { free = append(free, s.Task); return true }); err != nil {
+	if err := q.EachReady(func(int) bool { return false }, func(s *ReadyTask) bool { free = append(free, s.Task); return true }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(free, []int{1, 6}) {

@@ -122,7 +122,7 @@ func sameTasks(t *testing.T, array, plain *Queue) {
 	}
 	var startable [2][]int
 	for i, q := range []*Queue{array, plain} {
-		if err := q.Startable(none, func(s *Startable) bool {
+		if err := q.EachReady(none, func(s *ReadyTask) bool {
 			startable[i] = append(startable[i], s.Task)
 			return true
 		}); err != nil {

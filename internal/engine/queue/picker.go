@@ -22,18 +22,18 @@ type Picker struct {
 	Passes func(*Task) bool
 
 	q      *Queue
-	share  [][2]int         // nil: all
-	lanes  [][]*lane        // by group; the highest priority first
-	seen   int              // tasks that were added
-	orders int              // number of applied orders
-	active map[int]Held     // tasks that were picked and not given back
-	core   []float64        // core seconds by group
-	later  map[int][]waiter // tasks that wait for a task to succeed, by that task
+	share  [][2]int           // nil: all
+	lanes  [][]*lane          // by group; the highest priority first
+	seen   int                // tasks that were added
+	orders int                // number of applied orders
+	active map[int]Allocation // tasks that were picked and not given back
+	core   []float64          // core seconds by group
+	later  map[int][]waiter   // tasks that wait for a task to succeed, by that task
 	users  map[string]float64
 }
 
-// Held is the resources that an active task takes.
-type Held struct {
+// Allocation is the resources that an active task takes.
+type Allocation struct {
 	Cores  int
 	Memory int64
 	charge float64
@@ -93,7 +93,7 @@ func (q *Queue) task(number int, e *entry) (*Task, error) {
 // Picker makes a picker for the waiting tasks of a share, given as the first and the last
 // numbers of ranges. nil means all tasks, including later ones.
 func (q *Queue) Picker(share [][2]int) *Picker {
-	p := &Picker{q: q, share: share, active: make(map[int]Held), later: make(map[int][]waiter), users: make(map[string]float64)}
+	p := &Picker{q: q, share: share, active: make(map[int]Allocation), later: make(map[int][]waiter), users: make(map[string]float64)}
 	p.Refresh()
 	return p
 }
@@ -260,7 +260,7 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 		}
 	}
 	best.pop()
-	h := Held{Cores: t.Cores, Memory: t.Memory, group: group, charge: float64(t.Cores) * 0.001}
+	h := Allocation{Cores: t.Cores, Memory: t.Memory, group: group, charge: float64(t.Cores) * 0.001}
 	p.active[number] = h
 	p.charge(group, h.charge)
 	return t, nil

@@ -65,8 +65,8 @@ func (f *Follower) read(n int, each func(*record.Task)) error {
 	return err
 }
 
-// Startable is a task that could start now.
-type Startable struct {
+// ReadyTask is a task that could start now.
+type ReadyTask struct {
 	Task   int
 	Key    string // group and first word of the command
 	Cores  int
@@ -76,10 +76,10 @@ type Startable struct {
 	Resources string
 }
 
-// Startable calls f for the tasks that wait and are not held, with nothing before them that has not succeeded, and
+// EachReady calls f for the tasks that wait and are not held, with nothing before them that has not succeeded, and
 // that skip does not skip. The order is: the highest priority first, then tasks that have
-// failed before, then by number. Startable ends when f returns false.
-func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) error {
+// failed before, then by number. EachReady ends when f returns false.
+func (q *Queue) EachReady(skip func(task int) bool, f func(*ReadyTask) bool) error {
 	q.mu.Lock()
 	ready := make([]bool, len(q.groups))
 	for g := range q.groups {
@@ -155,17 +155,17 @@ func (q *Queue) Left(ranges [][2]int) int {
 	return n
 }
 
-func (q *Queue) startable(task int) (*Startable, error) {
+func (q *Queue) startable(task int) (*ReadyTask, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e, spec, err := q.look(task)
 	if err != nil {
 		return nil, err
 	}
-	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask, Resources: spec.Resources}, nil
+	return &ReadyTask{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask, Resources: spec.Resources}, nil
 }
 
-// Key returns the key of a task, as in Startable; "" if the task does not exist.
+// Key returns the key of a task, as in ReadyTask; "" if the task does not exist.
 func (q *Queue) Key(task int) string {
 	spec, err := q.Spec(task)
 	if err != nil {

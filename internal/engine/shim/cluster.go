@@ -27,7 +27,7 @@ type cluster struct {
 	eng    *slurm.Engine
 	o      pilot.Options
 	timed  bool // an option of the engine sets the time of its jobs
-	flight pilot.Flight
+	flight pilot.InFlight
 
 	mu      sync.Mutex // guards the rest
 	tested  map[string]error
@@ -70,7 +70,7 @@ func newCluster(c *Config) (*cluster, error) {
 		return nil, err
 	}
 	k.o.Settings = pilot.Settings{Options: rest, Unset: hidden}
-	k.o.Gather, k.o.Flight = gather, &k.flight
+	k.o.Gather, k.o.InFlight = gather, &k.flight
 	return k, nil
 }
 
@@ -125,7 +125,7 @@ func (k *cluster) dispatch(ctx context.Context, q *queue.Queue, version string, 
 // given to runs. Only the node knows which of those have begun.
 func (k *cluster) running(q *queue.Queue, jobs int) map[int]spawn.Running {
 	m := make(map[int]spawn.Running)
-	for _, g := range k.flight.Given() {
+	for _, g := range k.flight.Assignments() {
 		if g.Phase != pilot.Running {
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 
 	"premix/internal/demo/aligner"
 	"premix/internal/kit/exit"
+	"premix/internal/kit/htmlpage"
 	"premix/internal/kit/quantile"
 	"premix/internal/kit/units"
 )
@@ -387,18 +388,27 @@ func (r Row) Starts() string {
 //go:embed page.html
 var pageHTML string
 
+// pageCSS is the style of the bars, in the colours of all pages.
+const pageCSS = `
+td.wide { width: 30%; min-width: 8rem; }
+.bar { height: 12px; border-radius: 3px; background: var(--cold); min-width: 2px; }
+.bar.hot { background: var(--hot); }
+a { color: var(--accent); }
+@media print { td.wide { min-width: 4rem; } }
+`
+
 // page writes the page of the demonstration.
 func (d *demonstration) page(r *Result) (string, error) {
 	longest := 0.0
 	for _, row := range r.Rows {
 		longest = max(longest, row.Tasks)
 	}
-	t, err := template.New("page").Funcs(template.FuncMap{
+	t, err := htmlpage.New(pageHTML, pageCSS, template.FuncMap{
 		"ms":  func(s float64) string { return fmt.Sprintf("%.0f ms", s*1e3) },
 		"s":   func(s float64) string { return fmt.Sprintf("%.2f s", s) },
 		"mb":  func(n int) int { return n / 1e6 },
 		"bar": func(s float64) string { return fmt.Sprintf("%.1f", 100*s/max(longest, 1e-9)) },
-	}).Parse(pageHTML)
+	})
 	if err != nil {
 		return "", err
 	}

@@ -68,7 +68,7 @@ var layers = map[string]layer{
 	},
 	"docs": {},
 	"demo": {
-		imports: []string{"demo/aligner"},
+		imports: []string{"demo/aligner", "kit/htmlpage"},
 	},
 	"demo/aligner": {},
 	"doctor": {

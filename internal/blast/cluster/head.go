@@ -200,7 +200,7 @@ func (h *Head) Plan(ctx context.Context, name string, d *database.Description, t
 	}
 	answers := h.Ask(ctx, false)
 	p := &Placement{Format: placementFormat, Name: name, ID: d.ID, Tree: tree, Serial: time.Now().UnixNano(), Replicas: replicas}
-	var members []member
+	var budgets []int64
 	for _, a := range answers {
 		if a.Err != nil {
 			h.note(a.Err.Error() + ": the plan leaves it out")
@@ -217,17 +217,19 @@ func (h *Head) Plan(ctx context.Context, name string, d *database.Description, t
 			}
 		}
 		p.Nodes = append(p.Nodes, a.Address)
-		members = append(members, member{a.Address, max(0, free)})
+		budgets = append(budgets, max(0, free))
+		// The clock of another head may be ahead.
+		p.Serial = max(p.Serial, a.Status.Placed[name].Serial+1)
 	}
 	if len(p.Nodes) == 0 {
-		return nil, answers, errors.Join(answers[0].Err)
+		return nil, answers, answers[0].Err
 	}
 	sizes := make([]int64, len(d.Fragments))
 	for i := range sizes {
 		sizes[i] = d.BytesOf(i)
 	}
 	var err error
-	p.Order, err = order(sizes, members, replicas)
+	p.Order, err = order(sizes, budgets, replicas)
 	return p, answers, err
 }
 

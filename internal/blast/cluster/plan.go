@@ -9,61 +9,53 @@ import (
 	"premix/internal/kit/units"
 )
 
-// member is a node as far as a plan needs it.
-type member struct {
-	address string
-	budget  int64 // memory for fragments of this database, bytes
-}
-
-// order returns the order of preference of the nodes for each fragment. The first replicas
+// order returns the order of preference of the nodes for each fragment. sizes are those of the
+// fragments, and budgets the memory of the nodes for them, bytes. The first replicas
 // nodes of an order hold it while they live, and the plan fits into their budgets.
 //
 // Each replica is laid out around the ring of nodes, in shares that are proportional to the
 // budgets, so that a node has neighbouring fragments, which one process searches. The
 // replicas begin at different places of the ring, so that those of a fragment are on
 // different nodes.
-func order(sizes []int64, nodes []member, replicas int) ([][]int, error) {
+func order(sizes, budgets []int64, replicas int) ([][]int, error) {
 	var total, budget int64
 	for _, s := range sizes {
 		total += s
 	}
-	for _, n := range nodes {
-		budget += n.budget
+	for _, b := range budgets {
+		budget += b
 	}
 	switch {
-	case replicas > len(nodes):
-		return nil, &database.Error{Kind: database.Use, Message: fmt.Sprintf("%d replicas need as many nodes, and %d answer", replicas, len(nodes)), HintText: "start more nodes, or lower --replicas"}
+	case replicas > len(budgets):
+		return nil, &database.Error{Kind: database.Use, Message: fmt.Sprintf("%d replicas need as many nodes, and %d answer", replicas, len(budgets)), HintText: "start more nodes, or lower --replicas"}
 	case total*int64(replicas) > budget:
-		return nil, noFit(total, replicas, budget, len(nodes))
+		return nil, noFit(total, replicas, budget, len(budgets))
 	}
-	left := make([]int64, len(nodes))
-	for i, n := range nodes {
-		left[i] = n.budget
-	}
+	left := slices.Clone(budgets)
 	orders := make([][]int, len(sizes))
 	for r := range replicas {
-		start := r * len(nodes) / replicas
+		start := r * len(budgets) / replicas
 		var before int64 // bytes of the fragments before
 		for f, size := range sizes {
 			// The node in whose share the middle of the fragment is.
 			middle := float64(before+size/2) / float64(total) * float64(budget)
 			k := 0
-			for sum := float64(nodes[start].budget); k+1 < len(nodes) && middle >= sum; {
+			for sum := float64(budgets[start]); k+1 < len(budgets) && middle >= sum; {
 				k++
-				sum += float64(nodes[(start+k)%len(nodes)].budget)
+				sum += float64(budgets[(start+k)%len(budgets)])
 			}
 			before += size
 			// If it cannot take the fragment, the one with the most memory left takes it.
-			n := (start + k) % len(nodes)
+			n := (start + k) % len(budgets)
 			if left[n] < size || slices.Contains(orders[f], n) {
 				n = -1
-				for i := range nodes {
+				for i := range budgets {
 					if left[i] >= size && !slices.Contains(orders[f], i) && (n < 0 || left[i] > left[n]) {
 						n = i
 					}
 				}
 				if n < 0 {
-					return nil, noFit(total, replicas, budget, len(nodes))
+					return nil, noFit(total, replicas, budget, len(budgets))
 				}
 			}
 			left[n] -= size
@@ -73,14 +65,14 @@ func order(sizes []int64, nodes []member, replicas int) ([][]int, error) {
 	// The others follow, those with the most memory left first.
 	for f := range orders {
 		var rest []int
-		for i := range nodes {
+		for i := range budgets {
 			if !slices.Contains(orders[f], i) {
 				rest = append(rest, i)
 			}
 		}
 		slices.SortStableFunc(rest, func(a, b int) int {
 			// Neighbouring fragments of a lost node go to different nodes.
-			return cmp.Or(cmp.Compare(left[b]>>30, left[a]>>30), cmp.Compare((a+f)%len(nodes), (b+f)%len(nodes)))
+			return cmp.Or(cmp.Compare(left[b]>>30, left[a]>>30), cmp.Compare((a+f)%len(budgets), (b+f)%len(budgets)))
 		})
 		orders[f] = append(orders[f], rest...)
 	}

@@ -12,26 +12,21 @@ import (
 )
 
 func TestOrder(t *testing.T) {
-	equal := func(n int, budget int64) (list []member) {
-		for i := range n {
-			list = append(list, member{fmt.Sprint("n", i), budget})
-		}
-		return list
-	}
+	equal := func(n int, budget int64) []int64 { return slices.Repeat([]int64{budget}, n) }
 	for _, c := range []struct {
 		name     string
 		sizes    []int64
-		nodes    []member
+		budgets  []int64
 		replicas int
 		want     [][]int // the first nodes of each order
 	}{
 		{"one replica, neighbours together", []int64{1, 1, 1, 1, 1, 1}, equal(3, 2), 1, [][]int{{0}, {0}, {1}, {1}, {2}, {2}}},
 		{"replicas begin at different nodes", []int64{1, 1, 1, 1}, equal(4, 2), 2, [][]int{{0, 2}, {1, 3}, {2, 0}, {3, 1}}},
-		{"a node with more memory has more", []int64{1, 1, 1, 1}, []member{{"a", 3}, {"b", 1}}, 1, [][]int{{0}, {0}, {0}, {1}}},
-		{"a node without memory has nothing", []int64{1, 1}, []member{{"a", 0}, {"b", 2}}, 1, [][]int{{1}, {1}}},
+		{"a node with more memory has more", []int64{1, 1, 1, 1}, []int64{3, 1}, 1, [][]int{{0}, {0}, {0}, {1}}},
+		{"a node without memory has nothing", []int64{1, 1}, []int64{0, 2}, 1, [][]int{{1}, {1}}},
 		{"as many replicas as nodes", []int64{5}, equal(2, 5), 2, [][]int{{0, 1}}},
 	} {
-		got, err := order(c.sizes, c.nodes, c.replicas)
+		got, err := order(c.sizes, c.budgets, c.replicas)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -45,7 +40,7 @@ func TestOrder(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		sizes    []int64
-		nodes    []member
+		budgets  []int64
 		replicas int
 		kind     database.Kind
 	}{
@@ -53,7 +48,7 @@ func TestOrder(t *testing.T) {
 		"enough, but in small pieces": {[]int64{4}, equal(4, 3), 1, database.NoRoom},
 		"too few nodes":               {[]int64{1}, equal(2, 9), 3, database.Use},
 	} {
-		_, err := order(c.sizes, c.nodes, c.replicas)
+		_, err := order(c.sizes, c.budgets, c.replicas)
 		if e := (*database.Error)(nil); !errors.As(err, &e) || e.Kind != c.kind || e.HintText == "" {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -69,9 +64,9 @@ func TestOrderRandomly(t *testing.T) {
 		for i := range sizes {
 			sizes[i] = 1 + r.Int64N(1000)
 		}
-		nodes := make([]member, 1+r.IntN(9))
+		nodes := make([]int64, 1+r.IntN(9))
 		for i := range nodes {
-			nodes[i] = member{fmt.Sprint(i), r.Int64N(20_000)}
+			nodes[i] = r.Int64N(20_000)
 		}
 		replicas := 1 + r.IntN(min(3, len(nodes)))
 		orders, err := order(sizes, nodes, replicas)
@@ -82,7 +77,7 @@ func TestOrderRandomly(t *testing.T) {
 		p := Placement{Format: placementFormat, Replicas: replicas, Order: orders}
 		used := make([]int64, len(nodes))
 		for i := range nodes {
-			p.Nodes = append(p.Nodes, nodes[i].address)
+			p.Nodes = append(p.Nodes, fmt.Sprint(i))
 		}
 		if err := p.check(); err != nil {
 			t.Fatal(err)
@@ -93,7 +88,7 @@ func TestOrderRandomly(t *testing.T) {
 			}
 		}
 		for i := range nodes {
-			if used[i] > nodes[i].budget {
+			if used[i] > nodes[i] {
 				t.Fatalf("%v on %v, %d replicas: node %d gets %d", sizes, nodes, replicas, i, used[i])
 			}
 		}

@@ -32,7 +32,6 @@ type Status struct {
 	Searches  int              `json:"searches"` // that run or wait
 	Answered  int64            `json:"answered"` // searches that have ended, since the node was started
 	Databases []HeldDatabase   `json:"databases"`
-	Problems  []string         `json:"problems,omitempty"`
 	Placed    map[string]Place `json:"placed,omitempty"` // by name
 }
 
@@ -65,7 +64,7 @@ type Placement struct {
 	Name     string   `json:"name"`
 	ID       string   `json:"id"`     // of the description
 	Tree     string   `json:"tree"`   // its digest
-	Serial   int64    `json:"serial"` // ns since the epoch; a later placement replaces an earlier one
+	Serial   int64    `json:"serial"` // about ns since the epoch; a placement replaces those with a lower one
 	Replicas int      `json:"replicas"`
 	Nodes    []string `json:"nodes"` // addresses, HOST:PORT
 	Order    [][]int  `json:"order"` // of each fragment: indexes of all nodes

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -477,6 +478,15 @@ func TestBlastClusterSilent(t *testing.T) {
 func TestBlastClusterKey(t *testing.T) {
 	t.Parallel()
 	s := newClusterScene(t, 1, 2, 2)
+	// Connections without a key do not keep out those with it.
+	for range 1200 {
+		c, err := net.Dial("tcp", s.nodes[0].address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	s.ok(t, "blast", "cluster", "ls", "--nodes", s.list())
 	s.ok(t, "blast", "cluster", "key", "other.key")
 	_, said, code := s.run("blast", "cluster", "ls", "--nodes", s.list(), "--key", "other.key")
 	if code != int(exit.Origin) || !strings.Contains(said, "another token") || !strings.Contains(said, "the same file with --key") {

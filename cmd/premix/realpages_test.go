@@ -20,9 +20,12 @@ import (
 // TestRealPages opens the pages of a real run, real copies and a real replay. They fit on a
 // screen, a telephone and paper, and the documentation shows pictures of them.
 func TestRealPages(t *testing.T) {
+	t.Run("replay", realReplay)
+	if os.Getenv("PREMIX_SOAK") == "" && os.Getenv("PREMIX_SCREENSHOTS") == "" {
+		return // the others take a minute; the tests of their packages open pages of smaller runs
+	}
 	t.Run("report", realRun)
 	t.Run("transfer", realCopies)
-	t.Run("replay", realReplay)
 }
 
 // realRun has minimap2 map 30 samples with cold starts, stops it early, and continues with hot

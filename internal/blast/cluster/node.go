@@ -21,6 +21,7 @@ import (
 	"premix/internal/blast/search"
 	"premix/internal/kit/access"
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/bounded"
 	"premix/internal/kit/exit"
 	"premix/internal/store/object"
 )
@@ -83,6 +84,7 @@ type failure struct {
 const (
 	defaultLost = 15 * time.Second
 	keepAlive   = time.Second
+	connections = 1024 // at once
 
 	longestOrder   = 1 << 20
 	longestQueries = 4 << 30
@@ -122,8 +124,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	host, _ := os.Hostname()
 	n.name = host + " " + l.Name()
 	ctx, cancel := context.WithCancel(ctx)
+	few := bounded.New(l, bounded.Options{Total: min(connections, bounded.Descriptors())})
 	server := &http.Server{
-		Handler: n.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: n.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ConnState: bounded.TrackState(nil),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	var loops sync.WaitGroup
@@ -133,7 +136,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready(l.Name())
 	}
-	err = server.Serve(tls.NewListener(l, n.tls))
+	err = server.Serve(tls.NewListener(few, n.tls))
 	stopped()
 	cancel()
 	loops.Wait()

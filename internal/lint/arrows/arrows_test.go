@@ -335,7 +335,7 @@ var layers = map[string]layer{
 		imports: []string{"kit/beneath", "blast/archive", "blast/database"},
 	},
 	"blast/cluster": {
-		imports: []string{"kit/access", "kit/beneath", "blast/database", "blast/search", "store", "store/erofs", "store/object"},
+		imports: []string{"kit/access", "kit/beneath", "kit/bounded", "blast/database", "blast/search", "store", "store/erofs", "store/object"},
 		modules: []string{"golang.org/x/sync"},
 	},
 	"blast/archive": {},

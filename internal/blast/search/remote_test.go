@@ -1,0 +1,38 @@
+package search
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheckOrder(t *testing.T) {
+	const plain = "-db nt -outfmt 11"
+	for _, c := range []struct {
+		tool, args string
+		ok         bool
+	}{
+		{"blastn", plain, true},
+		{"blastn", plain + " -task blastn -evalue 1e-5 -max_target_seqs 5 -dust no -ungapped", true},
+		{"blastp", plain + " -matrix BLOSUM80 -parse_deflines", true},
+		{"blastp", "-db nt -outfmt 6", false},
+		{"blastp", "-db other -outfmt 11", false},
+		{"blastp", "-outfmt 11", false},
+		{"megablast", plain, false},
+		{"sh", plain, false},
+		{"blastn", plain + " -out /tmp/x", false},
+		{"blastn", plain + " -query /etc/passwd", false},
+		{"blastn", plain + " -seqidlist /etc/passwd", false},
+		{"blastn", plain + " -export_search_strategy /tmp/x", false},
+		{"blastn", plain + " -num_threads 64", false},
+		{"blastn", plain + " -remote", false},
+		{"blastn", plain + " -subject /etc/passwd", false},
+		{"blastn", plain + " -no_such_option 1", false},
+		{"blastn", plain + " -help", false},
+		{"blastn", plain + " extra", false},
+		{"blastn", plain + " -db nt -db other", false},
+	} {
+		if err := CheckOrder(c.tool, "nt", strings.Fields(c.args)); (err == nil) != c.ok {
+			t.Errorf("%s %s: %v, want %v", c.tool, c.args, err, c.ok)
+		}
+	}
+}

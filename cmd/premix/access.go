@@ -7,6 +7,7 @@ import (
 
 	"premix/internal/kit/access"
 	"premix/internal/kit/exit"
+	"premix/internal/kit/owner"
 )
 
 // accessFlags are the options of every service: its address and the clients it serves.
@@ -45,7 +46,8 @@ func secretError(err error) error {
 	if !errors.As(err, &h) {
 		return fileError(err)
 	}
-	if exit.Of(err) == exit.Internal {
+	var foreign *owner.Error // of a file that the command line names
+	if exit.Of(err) == exit.Internal || errors.As(err, &foreign) {
 		err = &usageError{err, h.Hint()}
 	}
 	return err

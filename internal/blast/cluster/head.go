@@ -196,7 +196,7 @@ func (h *Head) ask(ctx context.Context, memory bool, limit time.Duration, enough
 // Plan returns a placement of a database on the nodes that answer, within their budgets.
 func (h *Head) Plan(ctx context.Context, name string, d *database.Description, tree string, replicas int) (*Placement, []Answer, error) {
 	if tree == "" {
-		return nil, nil, &database.Error{Kind: database.Use, Message: fmt.Sprintf("the database %s is not in a store, from which nodes fetch it", name), HintText: "add it again with --store DIR: premix blast db add"}
+		return nil, nil, &database.Error{Kind: database.Use, Message: fmt.Sprintf("the database %s is not in a store, from which nodes fetch it", name), HintText: "add it again with --store DIR: premix blast db add; or give --tree DIGEST if it was added from a mounted tree"}
 	}
 	answers := h.Ask(ctx, false)
 	p := &Placement{Format: placementFormat, Name: name, ID: d.ID, Tree: tree, Serial: time.Now().UnixNano(), Replicas: replicas}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/bounded"
+	"premix/internal/kit/exit"
 )
 
 // Error reports a file, a directory or a peer that other users control.
@@ -28,6 +29,9 @@ func (e *Error) Error() string { return e.Path + " " + e.Reason }
 
 // Is makes an Error match [fs.ErrPermission].
 func (e *Error) Is(target error) bool { return target == fs.ErrPermission }
+
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Directory }
 
 // Hint returns the advice for the user.
 func (e *Error) Hint() string { return e.HintText }

@@ -65,7 +65,7 @@ func (n *Node) step(ctx context.Context) bool {
 	if !load {
 		x := n.holdings.Get(p.Name, p.ID)
 		err := x.Drop(f)
-		n.o.Log(said(fmt.Sprintf("dropped fragment %d of %s, which other nodes hold", f, p.Name), err))
+		n.o.Log(outcome(fmt.Sprintf("dropped fragment %d of %s, which other nodes hold", f, p.Name), err))
 		return err == nil
 	}
 	began := time.Now()
@@ -89,11 +89,12 @@ func (n *Node) step(ctx context.Context) bool {
 	if known {
 		return true
 	}
-	n.o.Log(said(fmt.Sprintf("loaded fragment %d of %s in %v", f, p.Name, time.Since(began).Round(10*time.Millisecond)), err))
+	n.o.Log(outcome(fmt.Sprintf("loaded fragment %d of %s in %v", f, p.Name, time.Since(began).Round(10*time.Millisecond)), err))
 	return true
 }
 
-func said(text string, err error) string {
+// outcome returns the message of an error, or else text.
+func outcome(text string, err error) string {
 	if err != nil {
 		return err.Error()
 	}

@@ -11,7 +11,7 @@
 //
 // # Who holds a fragment
 //
-// There is no leader. The head computes a placement once, within the budgets of the nodes,
+// No node leads. The head computes a placement once, within the budgets of the nodes,
 // and gives it to all of them. From then on each node decides by itself: the fragment belongs
 // to the first nodes of its order that answer and have room, as many as there are replicas.
 // The nodes ask each other for their status every few seconds. A node that is lost is

@@ -481,7 +481,7 @@ func (s *scattered) here(ctx context.Context, part share) error {
 	defer out.Close()
 	d := *s.db
 	d.Fragments = s.db.Fragments[part.first:part.end]
-	if err := search.Part(ctx, s.order, &d, s.queries, out, io.Discard); err != nil {
+	if err := search.Part(ctx, s.order, &d, s.queries, true, out, io.Discard); err != nil {
 		return err
 	}
 	return s.found(part, out)

@@ -422,7 +422,8 @@ func (n *Node) run(ctx context.Context, o searchOrder, queries string, out io.Wr
 		threads = n.o.Cores
 	}
 	var stderr strings.Builder
-	err = search.Part(ctx, search.Order{Format: o.Format, Tool: o.Tool, Database: o.Database, ID: o.ID, Args: o.Args, Batch: o.Batch, Threads: threads}, d, queries, out, &stderr)
+	// The configuration of the user who started this node does not affect the results.
+	err = search.Part(ctx, search.Order{Format: o.Format, Tool: o.Tool, Database: o.Database, ID: o.ID, Args: o.Args, Batch: o.Batch, Threads: threads}, d, queries, true, out, &stderr)
 	var exited *search.ExitError
 	switch {
 	case ctx.Err() != nil:

@@ -97,7 +97,7 @@ func TestHolding(t *testing.T) {
 	if x = h.Get("db", "0123"); x == nil || !slices.Equal(x.Fragments(), []int{0, 2}) || len(h.All()) != 1 {
 		t.Fatalf("after a restart: %+v", h.All())
 	}
-	// A fragment that is in use stays, and nobody else gets it.
+	// A fragment that is in use stays, and no other search gets it.
 	d, err := x.Open(2, 3)
 	if err != nil {
 		t.Fatal(err)

@@ -92,10 +92,10 @@ func newProgram(ctx context.Context, path, name string, args []string) *program 
 }
 
 // places returns the variables with the search paths of BLAST+. If apart is true, they
-// contain only dir.
+// contain only dir, and the size of batches is the default of BLAST+.
 func places(dir string, apart bool) map[string]string {
 	if apart {
-		return map[string]string{"BLASTDB": dir, "NCBI": dir}
+		return map[string]string{"BLASTDB": dir, "NCBI": dir, "BATCH_SIZE": ""}
 	}
 	return map[string]string{"BLASTDB": databases(dir)}
 }

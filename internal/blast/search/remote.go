@@ -171,21 +171,21 @@ func Shard(ctx context.Context, home, dir string, i int, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	if err := Part(ctx, o, d, filepath.Join(dir, "queries"), out.File, stderr); err != nil {
+	if err := Part(ctx, o, d, filepath.Join(dir, "queries"), false, out.File, stderr); err != nil {
 		return errors.Join(err, out.Discard())
 	}
 	return out.Commit(beneath.Volatile)
 }
 
 // Part searches all fragments of a database, which has the statistics of the whole, and writes
-// archives to out. Messages of BLAST+ go to stderr, too.
-func Part(ctx context.Context, o Order, d *database.Database, queries string, out, stderr io.Writer) error {
+// archives to out. apart is as in [Settings]. Messages of BLAST+ go to stderr, too.
+func Part(ctx context.Context, o Order, d *database.Database, queries string, apart bool, out, stderr io.Writer) error {
 	tmp, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	s := &scan{tool: o.Tool, db: d, dir: tmp}
+	s := &scan{tool: o.Tool, db: d, dir: tmp, apart: apart}
 	var paths []string
 	for _, f := range d.Fragments {
 		paths = append(paths, f.Path)

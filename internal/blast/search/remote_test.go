@@ -36,3 +36,15 @@ func TestCheckOrder(t *testing.T) {
 		}
 	}
 }
+
+// The environment of the user who started a service or a node does not affect its results.
+func TestApart(t *testing.T) {
+	for _, name := range []string{"BATCH_SIZE", "NCBI", "BLASTDB"} {
+		t.Setenv(name, "of the user")
+	}
+	for _, v := range environment(places("/dir", true)) {
+		if strings.HasSuffix(v, "=of the user") {
+			t.Errorf("BLAST+ gets %s", v)
+		}
+	}
+}

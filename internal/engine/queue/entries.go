@@ -113,7 +113,7 @@ func (q *Queue) ownEntry(task int) (*entry, error) {
 	return &all[task-1], nil
 }
 
-// changeRest applies an order that is no batch to the elements of an array without an entry, if
+// changeRest applies an order that is not a batch to the elements of an array without an entry, if
 // task is the first of them and the order is about all of them. It returns the last of them; 0
 // if they need entries.
 func (q *Queue) changeRest(o *Order, task int, which [3]int) (last int) {

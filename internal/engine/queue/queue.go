@@ -472,7 +472,7 @@ func (q *Queue) apply(i int) error {
 	return nil
 }
 
-// change applies an order that is no batch to the state of a task. try is its last try before
+// change applies an order that is not a batch to the state of a task. try is its last try before
 // the order.
 func (o *Order) change(e *entry, try int) {
 	switch o.Order {

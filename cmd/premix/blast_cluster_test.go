@@ -278,6 +278,10 @@ func TestBlastCluster(t *testing.T) {
 	}
 	plan := s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1", "--dry-run")
 	s.await(t, "a dry run places nothing", func(f [][]int) bool { return replicas(f, fragments) == 0 })
+	var row placedRow
+	if err := json.Unmarshal([]byte(s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1", "--dry-run", "--json")), &row); err != nil || len(row.Nodes) != 4 {
+		t.Errorf("the plan as JSON: %+v, %v", row, err)
+	}
 	if got := s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "1"); !strings.HasPrefix(got, plan) || strings.Count(plan, "\n") != 4 {
 		t.Errorf("the plan is\n%sand then\n%s", plan, got)
 	}

@@ -130,7 +130,13 @@ func (a *app) nodeStop() *cobra.Command {
 			ctx, done := storeContext()
 			defer done()
 			was, err := node.Stop(ctx, lazy)
-			if err == nil && !was {
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]bool{"stopped": was})
+			}
+			if !was {
 				_, err = fmt.Fprintln(a.stdout, "no node is running")
 			}
 			return err

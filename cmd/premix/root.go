@@ -121,7 +121,14 @@ memory are prepared once; each sample then starts from there.
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
 	root.PersistentFlags().BoolVar(&a.quiet, "quiet", false, "print no notes, no progress and no summary of a run")
 	root.PersistentFlags().BoolVar(&a.verbose, "verbose", false, "print the settings of the command, its decisions and its time, too")
-	root.SetFlagErrorFunc(wrongFlag)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		own := args
+		if i := slices.Index(args, "--"); i >= 0 {
+			own = args[:i]
+		}
+		a.json = a.json || slices.Contains(own, "--json") // flags after a wrong one are not parsed
+		return wrongFlag(cmd, err)
+	})
 	for _, name := range groups {
 		root.AddGroup(&cobra.Group{ID: name, Title: name + ":"})
 	}

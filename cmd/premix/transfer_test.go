@@ -254,7 +254,7 @@ protocols:
 	if status != 0 || !strings.Contains(out, `"protocol": "tar"`) || !strings.Contains(out, `"files": 40`) {
 		t.Errorf("put: status %d\n%s%s", status, out, errs)
 	}
-	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/tree"), b.path("back"))
+	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/tree"), b.path("back"), "--json")
 	if diff, err := exec.Command("diff", "-r", b.path("tree"), b.path("back")).CombinedOutput(); status != 0 || err != nil {
 		t.Errorf("get: status %d\n%s%s%s", status, out, errs, diff)
 	}

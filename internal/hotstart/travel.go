@@ -90,7 +90,8 @@ func linkOrCopy(from, to string) error {
 
 // Import makes a snapshot on this machine from the files that Export wrote to dir. If
 // dir is a mounted tree, it must stay mounted as long as the snapshot is used, and the
-// page file is not copied. From an ordinary directory the page file is copied. If the
+// page file is not copied; an earlier import of the same tree goes, unless a run uses it. From
+// an ordinary directory the page file is copied. If the
 // snapshot cannot be used here, because the kernel, the CPU or a binary differs, the
 // error is a *Mismatch.
 func Import(store, dir string) (*Snapshot, error) {
@@ -123,7 +124,24 @@ func Import(store, dir string) (*Snapshot, error) {
 		os.RemoveAll(s.Dir)
 		return nil, err
 	}
-	return s, nil
+	return s, s.removeEarlier(store)
+}
+
+// removeEarlier removes earlier imports of the same tree, which no run uses.
+func (s *Snapshot) removeEarlier(store string) error {
+	all, err := List(store)
+	if err != nil || s.Pages == "" {
+		return err
+	}
+	for _, old := range all {
+		if old.ID == s.ID || old.Pages != s.Pages {
+			continue
+		}
+		if err := old.Remove(); err != nil && !errors.Is(err, ErrInUse) {
+			return err
+		}
+	}
+	return nil
 }
 
 func readTraveller(dir string) (*Snapshot, error) {

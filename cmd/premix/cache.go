@@ -134,14 +134,14 @@ use.`, "dropped", (*node.Client).Drop)
 }
 
 func (a *app) cachePin() *cobra.Command {
-	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Keep the cached parts of a tree, and those that arrive later, from being evicted. With
---ram the whole tree is fetched into memory, and stays there.`, "pinned", (*node.Client).Pin)
+	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Protect a tree from eviction: its parts that are in the cache, and those that arrive later.
+With --ram the whole tree is fetched into memory, and stays there.`, "pinned", (*node.Client).Pin)
 	cmd.Flags().BoolVar(&r.RAM, "ram", false, "fetch the whole tree, and keep it in memory")
 	return cmd
 }
 
 func (a *app) cacheUnpin() *cobra.Command {
-	cmd, _ := a.cacheChange("unpin", "Let a tree be evicted again", "", "unpinned", (*node.Client).Unpin)
+	cmd, _ := a.cacheChange("unpin", "Allow the eviction of a tree again", "", "unpinned", (*node.Client).Unpin)
 	return cmd
 }
 

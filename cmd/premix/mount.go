@@ -24,7 +24,7 @@ func (a *app) mountCommand() *cobra.Command {
 		Use:   "mount [--origin URL]... REF DIR",
 		Short: "Mount a tree of a store, or a repository of CVMFS",
 		Long: `Mount a tree, and return when it is usable; reads fetch its content, and verify it.
-REF is NAME[:TAG], NAME@DIGEST or cvmfs://REPOSITORY[/PATH], DIR an empty directory, whose
+REF is NAME[:TAG], NAME@DIGEST or cvmfs://REPOSITORY[/PATH]. DIR is an empty directory, whose
 last part is made if it is missing. The node, which serves the mount, is started if it is
 not running.
 

@@ -149,7 +149,7 @@ func (a *app) nodeStop() *cobra.Command {
 func (a *app) nodeRestart() *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart",
-		Short: "Continue the live mounts with this binary",
+		Short: "Replace the process of the node, and keep the mounts",
 		Long: `Replace the process that serves the mounts by one of this binary, as after an
 upgrade. Mounts stay, and readers wait for some milliseconds.`,
 		Args: arguments(),

@@ -21,7 +21,7 @@ func (a *app) reportCommand() *cobra.Command {
 	var usage, node, crate bool
 	cmd := &cobra.Command{
 		Use:   "report DIR",
-		Short: "Sum up a run and write its page",
+		Short: "Sum up a run, and write its page",
 		Long: `Sum up the run or the tasks in a directory, and write one self-contained HTML page to
 DIR/report.html or the file of --html: failures, a timeline, a table of all tasks, and the
 use of cores, memory and storage by step. premix run writes that page too, when it ends.

@@ -23,7 +23,7 @@ func (a *app) slurmShimCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "slurm-shim --dir DIR",
-		Short: "Run workflow managers that know Slurm on premix",
+		Short: "Run workflow managers on premix as if it were Slurm",
 		Long: `Make a directory of programs named sbatch, srun, salloc, squeue, scancel, sacct, scontrol,
 sinfo, sstat, sprio, sshare and sacctmgr, and print the directory, to be put first on PATH.
 Jobs that are submitted with them run as tasks of this machine. A worker starts when it is

@@ -28,7 +28,7 @@ func (a *app) storeProfile(o *storeFlags) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "profile NAME [FILE]",
-		Short: "Put a recorded profile beside a tree, or list its profiles",
+		Short: "Publish a recorded profile of a tree, or list its profiles",
 		Long: `Publish a profile of a tree, as premix mount --record FILE wrote it: the order in which
 a start touched the tree. The chunks are also stored in bundles, so that a mount that
 follows the profile needs few requests. Without FILE the tree's profiles are listed.`,

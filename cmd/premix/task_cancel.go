@@ -13,7 +13,7 @@ func (a *app) taskCancel() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "cancel DIR TASK...",
-		Short: "Cancel tasks: do not run them, and end the running ones",
+		Short: "Cancel waiting tasks, and end running ones",
 		Args:  atLeast,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && group == "" && !all {

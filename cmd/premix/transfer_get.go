@@ -88,16 +88,16 @@ func peerPremix(l *link.Link, path string) {
 func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
 	var premix, key string
 	j := choose.Copy{Direction: way}
-	use, short, names := "get PEER:PATH DST", "Copy from a peer, by the protocol that is fastest", []string{"PEER:PATH", "DST"}
+	use, short, names := "get PEER:PATH DST", "Copy from a peer by the fastest protocol", []string{"PEER:PATH", "DST"}
 	if way == transfer.Put {
-		use, short, names = "put SRC PEER:PATH", "Copy to a peer, by the protocol that is fastest", []string{"SRC", "PEER:PATH"}
+		use, short, names = "put SRC PEER:PATH", "Copy to a peer by the fastest protocol", []string{"SRC", "PEER:PATH"}
 	}
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long: short + `: of the protocols that can make this copy,
-the one with the least time by measurements of the link. PEER is the name of a measured
-link, or [USER@]HOST as ssh knows it. The copy is compared by SHA-256 and then renamed;
+		Long: short + `: of those that can make the copy, the one with the
+least expected time by measurements of the link. PEER is the name of a measured link, or
+[USER@]HOST as ssh knows it. The copy is compared by SHA-256 and then renamed;
 if a protocol fails, the next one continues.
 
   premix transfer get peer:/data/run7/ ./run7

@@ -15,7 +15,7 @@ func (a *app) transferReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up measured copies, and write a page about them",
-		Long: `Sum up the copies in a directory of results. This writes into the directory report.html,
+		Long: `Sum up the copies in a directory of results. It writes to the directory report.html,
 a self-contained page; transfers.parquet with all rows; transfers.csv and report.json with
 the table and the comparisons; and all figures as SVG.`,
 		Args: arguments("DIR"),

@@ -76,7 +76,13 @@ func TestDropIn(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("hot starts need x86-64")
 	}
-	s := newScene(t)
+	if soak {
+		t.Run("root", func(t *testing.T) { testDropIn(t, newScene(t)) })
+	}
+	t.Run("user", func(t *testing.T) { testDropIn(t, newUserScene(t)) })
+}
+
+func testDropIn(t *testing.T, s *scene) {
 	example, err := filepath.Abs("drop-in")
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +99,7 @@ func TestDropIn(t *testing.T) {
 		tools, runs = nil, 3 // all
 	}
 	s.must(filepath.Join(example, "prepare.sh"), append([]string{genome, s.dir}, tools...)...)
-	if err := os.Mkdir(s.path("reads"), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	s.must("mkdir", "reads", "user")
 	for i := range 3 {
 		r := s.path(fmt.Sprintf("reads/S%d_", i+1))
 		s.must("wgsim", "-S", fmt.Sprint(5+i), "-N", "1000", "-1", "100", "-2", "100", genome, r+"1.fq", r+"2.fq")
@@ -133,7 +137,7 @@ func TestDropIn(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(m.name, func(t *testing.T) {
-			s := &scene{t: t, dir: s.dir, bin: s.bin, mark: s.mark}
+			s := &scene{t: t, dir: s.dir, bin: s.bin, mark: s.mark, user: s.user}
 			if m.name == "nextflow" || m.name == "snakemake" {
 				s.ecosystem(m.name)
 			} else if _, err := s.run("which", m.name); err != nil {

@@ -90,6 +90,7 @@ type scene struct {
 	dir  string
 	bin  []string // before PATH
 	mark string   // in the environment of all that is started
+	user bool     // its commands run as an ordinary user
 }
 
 func newScene(t *testing.T) *scene {
@@ -98,6 +99,36 @@ func newScene(t *testing.T) *scene {
 	s.mark = "PREMIX_TEST_MARK=" + s.dir
 	return s
 }
+
+// newUserScene returns a scene whose commands run as an ordinary user without privileges, who
+// owns the directory. The workflow managers are in root's home: the user can enter it in a
+// mount namespace, and reads in it what root lets others read.
+func newUserScene(t *testing.T) *scene {
+	t.Helper()
+	s := newScene(t)
+	if os.Geteuid() != 0 {
+		return s // this user is one
+	}
+	s.user = true
+	if err := errors.Join(os.Chown(s.dir, 65534, 65534), os.Chmod(filepath.Dir(s.dir), 0o755), os.Chmod(filepath.Dir(binary), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// asUser runs a command as an ordinary user. The arguments are root's home, the working
+// directory and the command.
+const asUser = `set -e
+mount --make-rprivate /
+mount --bind "$1" /mnt
+mount -t tmpfs -o mode=755 tmpfs "$1"
+for d in $(ls -A /mnt); do
+	[ -d "/mnt/$d" ] && mkdir "$1/$d" && mount --bind "/mnt/$d" "$1/$d"
+done
+umount /mnt
+cd "$2"
+shift 2
+exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$@"`
 
 func (s *scene) path(name string) string { return filepath.Join(s.dir, name) }
 
@@ -124,9 +155,16 @@ func (s *scene) read(name string) string {
 func (s *scene) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	path := strings.Join(append(s.bin, os.Getenv("PATH")), ":")
 	// By env, so that the name is looked for where the command will look.
-	cmd := exec.CommandContext(ctx, "env", append([]string{"PATH=" + path, name}, args...)...)
+	line := append([]string{"env", "PATH=" + path, name}, args...)
+	if s.user {
+		line = append([]string{"unshare", "-m", "sh", "-c", asUser, "sh", os.Getenv("HOME"), s.dir}, line...)
+	}
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), s.mark, "PREMIX_HOME="+s.path("home"), "PREMIX_HOT_WORTH=1ms", "NXF_HOME="+s.path("nxf"), "XDG_CACHE_HOME="+s.path("cache"), "PYTHONDONTWRITEBYTECODE=")
+	if s.user {
+		cmd.Env = append(cmd.Env, "HOME="+s.path("user"))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd

@@ -195,11 +195,27 @@ func (s *supervisor) holdAt(pid, process, tid int) error {
 		s.held = append(s.held, held)
 	}
 	s.template = s.held[0]
-	s.prepared = frozen.Preparation{Pid: pid, Began: s.cfg.Clock, Dir: s.workDir()}
+	s.prepared = frozen.Preparation{Pid: pid, Began: s.cfg.Clock, Dir: s.workDir(), Inputs: s.inputs()}
 	if c := s.watch.Clock; c != nil {
 		s.prepared.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
 	}
 	return nil
+}
+
+// inputs returns the inputs of a template with the status that the tool has seen. There are
+// none in a container, whose file systems can show another one, and none for a command with
+// the name of the sample, since its further comparisons do not confirm them.
+func (s *supervisor) inputs() (all []frozen.Input) {
+	if s.container != nil || s.cfg.Task.Sample != "" {
+		return nil
+	}
+	for _, name := range s.cfg.Inputs {
+		// An input that is missing has no status.
+		if input, err := frozen.ReadInput(s.workDir(), name); err == nil {
+			all = append(all, input)
+		}
+	}
+	return all
 }
 
 // howFinished describes the end of a tool, with the last lines of its stderr.

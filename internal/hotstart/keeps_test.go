@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,6 +112,51 @@ func TestKeepsFacts(t *testing.T) {
 	}
 }
 
+// TestKeepsStatus has a program keep the status of its input, and print it at the end.
+func TestKeepsStatus(t *testing.T) {
+	spec := keeps(keeper(t), "kept status", "/")
+	dir, store := t.TempDir(), filepath.Join(t.TempDir(), "store")
+	for _, sample := range []string{"line\n", "another line\nand one more\n"} {
+		hot, _ := outputOf(t, spec, Hot, dir, store, sample)
+		cold, _ := outputOf(t, spec, Cold, dir, store, sample)
+		size := func(out string) string { size, _, _ := strings.Cut(out, " "); return size }
+		// The input is another file in each start.
+		if size(hot) != size(cold) || size(hot) != strconv.Itoa(len(sample)) || !strings.HasSuffix(hot, " same\n") || !strings.HasSuffix(cold, " same\n") {
+			t.Errorf("hot %q, cold %q, of %d bytes", hot, cold, len(sample))
+		}
+	}
+}
+
+// TestKeepsWorkingDirectory has a wrapper pass the path of the working directory on in PWD, where the
+// directories of tasks differ. A task with a longer path than the preparation is refused.
+func TestKeepsWorkingDirectory(t *testing.T) {
+	program, top := keeper(t), t.TempDir()
+	wrapper := filepath.Join(top, "wrapper")
+	if err := os.WriteFile(wrapper, []byte("#!/bin/sh\nexport PWD\nexec \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec := keeps(program, "environment", "/")
+	spec.Argv = append([]string{wrapper}, spec.Argv...)
+	store := filepath.Join(top, "store")
+	for i, name := range []string{"a", "directory", strings.Repeat("d", 20), strings.Repeat("d", 200)} {
+		dir := filepath.Join(top, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		b := benchIn(t, spec, Hot, dir, store)
+		b.starter.host.namespaces = false // as of an ordinary user
+		b.mustPrepare("line\n")
+		if i == 3 {
+			_, err := b.starter.Start(t.Context(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("line\n")}})
+			wantUnavailable(t, err, Hot, "the path of the working directory is longer than")
+			continue
+		}
+		if r := b.run("line\n"); r.out != "same\n" || r.proc.Kind != Hot {
+			t.Errorf("%s start: the tool has the directory %q, and is in %q", r.proc.Kind, r.out, r.dir)
+		}
+	}
+}
+
 // TestKeepsMachine takes snapshots as if they had been made on another machine: the facts
 // that the program has asked for have other values in their fingerprints.
 func TestKeepsMachine(t *testing.T) {
@@ -161,7 +207,7 @@ func TestKeepsRefused(t *testing.T) {
 		"msg": "it has used System V message queues", "uring": "it has used io_uring", "key": "it has used keyrings",
 		"personality": "it has used another personality", "mdwe": "it has used memory that it cannot make executable", "network": "it has used a network",
 		"permissions": "its memory depends on a value that differs between starts", "links": "its memory depends on a value that differs between starts",
-		"seed": "its memory depends on a value that differs between starts", "scratch": "it writes to a file outside of its directory",
+		"seed": "outputs differ from the outputs of a cold start", "inode seed": "its memory depends on a value that differs between starts", "scratch": "it writes to a file outside of its directory",
 		"system": "the tool asks for the file system", "columns": "the tool reads its input input before it loads its data.* this is text",
 	} {
 		t.Run(what, func(t *testing.T) {

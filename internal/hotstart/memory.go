@@ -242,7 +242,7 @@ func applyNoise(path string, pid int) error {
 
 // notePlaces notes in an image the places that a start has to write.
 func notePlaces(path string, c *frozen.Comparison, stopped frozen.Moment) error {
-	if len(c.Ids)+len(c.RegisterIds)+len(c.Devices)+len(c.Clocks)+len(c.Dates) == 0 {
+	if len(c.Ids)+len(c.RegisterIds)+len(c.Devices)+len(c.Clocks)+len(c.Dates)+len(c.Statuses)+len(c.WorkDirs) == 0 && c.Generator == nil {
 		return nil
 	}
 	im, err := frozen.ReadFile(path)

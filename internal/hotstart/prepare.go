@@ -363,6 +363,10 @@ func (p *preparation) load(number int) error {
 	return p.loadIn(t, number)
 }
 
+// longPath is the number of bytes by which the paths of templates are longer than usual, if
+// they do not get longer than twice as many.
+const longPath = 120
+
 // template makes the directory of a template.
 func (p *preparation) template(number int) (Task, error) {
 	p.loads++
@@ -373,6 +377,10 @@ func (p *preparation) template(number int) (Task, error) {
 	word := p.late.word(number)
 	number = min(number, 1)
 	dir := filepath.Join(p.scratch, fmt.Sprintf("template-%d%c-%s", p.loads, which, p.names[number]))
+	if !p.host.namespaces {
+		// The paths of tasks have room where the tool keeps this one.
+		dir += strings.Repeat("-", max(0, min(longPath, 2*longPath-len(dir))))
+	}
 	t := Task{Sample: word, Dir: dir, Inputs: p.probe}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return t, err

@@ -578,6 +578,7 @@ func (s *supervisor) compare(r request) (*frozen.Comparison, error) {
 	s.prepared.Device = s.device(own.Exe)
 	facts := frozen.Facts{A: r.First, B: s.prepared, Words: r.Words, Late: r.Late}
 	if facts.Words == nil && facts.Late == nil {
+		facts.Rewrites = true
 		return frozen.Compare(im, own, pages, memory, facts)
 	}
 	own.Argv = im.Argv // the bytes in memory are compared

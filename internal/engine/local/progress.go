@@ -62,7 +62,7 @@ func (p *progress) note(format string, args ...any) {
 	case n < maxNotes:
 		p.notice("note: "+format, args...)
 	case n == maxNotes:
-		p.notice("note: "+format+" (more like this are not told)", args...)
+		p.notice("note: "+format+" (more notes like this are not printed)", args...)
 	}
 }
 

@@ -462,7 +462,7 @@ func TestNotesAreNotRepeated(t *testing.T) {
 		p.note("task %d", i)
 	}
 	p.note("other")
-	if got, want := b.String(), "note: task 0\nnote: task 1\nnote: task 2 (more like this are not told)\nnote: other\n"; got != want {
+	if got, want := b.String(), "note: task 0\nnote: task 1\nnote: task 2 (more notes like this are not printed)\nnote: other\n"; got != want {
 		t.Errorf("notes %q, want %q", got, want)
 	}
 }

@@ -34,7 +34,7 @@ const maxListed = 1000
 // word of 8 bytes.
 func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison, error) {
 	c := &comparer{im: [2]*Image{a, b}, pages: [2]io.ReaderAt{pagesA, pagesB}, prep: [2]Preparation{facts.A, facts.B}, out: &Comparison{}, groups: map[string]*Group{}, modules: map[string]*module{},
-		words: NewWords(facts.Words), free: facts.Free, known: facts.Dates, further: facts.Further, confirmed: facts.Confirmed}
+		words: NewWords(facts.Words), free: facts.Free, known: facts.Dates, further: facts.Further, confirmed: facts.Confirmed, rewrites: facts.Rewrites}
 	if facts.Late != nil {
 		c.written = *facts.Late
 		var err error
@@ -64,12 +64,20 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 	for i := range a.Threads {
 		c.thread(i)
 	}
-	for i := range a.Maps {
-		if err := c.vma(i); err != nil {
+	if c.rewrites {
+		if err := c.findRand(); err != nil {
 			return nil, err
 		}
 	}
-	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
+	for i := range a.Maps {
+		if err := c.vma(i, c.bytes); err != nil {
+			return nil, err
+		}
+	}
+	if c.rand != nil {
+		c.out.Generator = &Generator{c.rand.address, c.rand.seeding, len(c.rand.results[0]), c.rand.names}
+	}
+	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleStatus, RuleSeed, RuleDirectory, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
 		if g := c.groups[rule]; g != nil {
 			c.out.Explained = append(c.out.Explained, *g)
 		}
@@ -140,10 +148,11 @@ type comparer struct {
 	dates   *Dates
 	known   []DatePlace
 	// further and confirmed are from Facts.
-	further, confirmed bool
-	words              *Words
-	free               []Range
-	written            Late
+	further, confirmed, rewrites bool
+	rand                         *randPair // nil: it was not seeded, or with a fixed value
+	words                        *Words
+	free                         []Range
+	written                      Late
 }
 
 // stacks finds the dead parts of stacks.
@@ -185,7 +194,11 @@ func (c *comparer) state() {
 	for _, im := range []*Image{&a, &b} {
 		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
 		im.Boot, im.RegisterIds, im.Clocks, im.Dates, im.Stopped = "", nil, nil, nil, Moment{}
+		im.Statuses, im.Generator, im.WorkDirs = nil, nil, nil
 		im.Timers, im.Files = withoutRest(im.Timers, im.Files)
+	}
+	if c.rewrites {
+		a.Env, b.Env = withoutDir(a.Env, c.prep[0].Dir), withoutDir(b.Env, c.prep[1].Dir)
 	}
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range va.NumField() {
@@ -288,8 +301,63 @@ func (c *comparer) thread(i int) {
 	}
 }
 
-// vma compares the contents of one mapping.
-func (c *comparer) vma(i int) error {
+// findRand finds the generator of rand(3) in the data of the C library or of a static program.
+func (c *comparer) findRand() error {
+	const largest = 16 << 20
+	for i := range c.im[0].Maps {
+		v := &c.im[0].Maps[i]
+		if c.rand != nil || v.Shared || v.Size() > largest || !strings.HasPrefix(v.Path, "/") {
+			continue
+		}
+		tries := 0
+		err := c.vma(i, func(v *VMA, at int64, a, b []byte) {
+			for off := 0; off+randSize <= len(a) && c.rand == nil && tries < 100; off += 8 {
+				if x := a[off : off+4]; binary.LittleEndian.Uint32(x) == randMark && bytes.Equal(x, b[off:off+4]) && !bytes.Equal(a[off:off+randSize], b[off:off+randSize]) {
+					tries++
+					c.rand, _ = findRand(c.prep, v.Start+uint64(at), a, b, off)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// random reports whether a word of a part of a VMA, at offset off of the part, belongs to the
+// generator of rand(3) or to a name with one of its results, and makes b equal to a there.
+func (c *comparer) random(v *VMA, at int64, a, b []byte, off int) bool {
+	if c.rand == nil {
+		return false
+	}
+	start := v.Start + uint64(at)
+	if from := int64(c.rand.address - start); c.rand.address >= start && from+randSize <= int64(len(a)) && int64(off) >= from && int64(off) < from+randSize {
+		copy(b[from:from+randSize], a[from:])
+	} else if !c.rand.name([2]int{c.prep[0].Pid, c.prep[1].Pid}, start, a, b, off) {
+		return false
+	}
+	c.explain(RuleSeed, v, at, a, b, off)
+	return true
+}
+
+// workDir finds the path of the working directory in the environment around a word of a part
+// of a VMA, at offset off of the part, and makes b equal to a there.
+func (c *comparer) workDir(v *VMA, at int64, a, b []byte, off int) bool {
+	m, addr := &c.im[0].Memory, v.Start+uint64(at)+uint64(off)
+	if !c.rewrites || addr+8 <= m.EnvStart || addr >= m.EnvEnd {
+		return false
+	}
+	place, ok := findDir([2]string{c.prep[0].Dir, c.prep[1].Dir}, v.Start+uint64(at), a, b, off)
+	if ok {
+		c.out.WorkDirs = append(c.out.WorkDirs, place)
+		c.explain(RuleDirectory, v, at, a, b, off)
+	}
+	return ok
+}
+
+// vma calls compare for the parts of one mapping whose contents may differ.
+func (c *comparer) vma(i int, compare func(v *VMA, at int64, a, b []byte)) error {
 	va, vb := &c.im[0].Maps[i], &c.im[1].Maps[i]
 	if len(va.Data) == 0 && len(vb.Data) == 0 {
 		return nil
@@ -307,7 +375,7 @@ func (c *comparer) vma(i int) error {
 			}
 			c.out.Read += n
 			c.late(va, at, bufA[:n], bufB[:n])
-			c.bytes(va, at, bufA[:n], bufB[:n])
+			compare(va, at, bufA[:n], bufB[:n])
 		}
 	}
 	return nil
@@ -435,7 +503,7 @@ func (c *comparer) bytes(v *VMA, at int64, a, b []byte) {
 			if rule == "" && c.year(w) {
 				rule = RuleYear
 			}
-			if rule == "" && c.date(v, at, a, b, off) {
+			if rule == "" && (c.status(v, at, a, b, off) || c.random(v, at, a, b, off) || c.workDir(v, at, a, b, off) || c.date(v, at, a, b, off)) {
 				continue
 			}
 			if rule != "" {
@@ -555,6 +623,17 @@ func (c *comparer) clock(w words, at ClockPlace) bool {
 
 // noise has the rules for values that may differ because no program depends on them.
 var noise = []string{RuleDeadStack, RuleYear, RuleProcessor}
+
+// status finds the status of an input around a word of a part of a VMA, at offset off of the
+// part, and makes b equal to a there.
+func (c *comparer) status(v *VMA, at int64, a, b []byte, off int) bool {
+	place, ok := findStatus([2][]Input{c.prep[0].Inputs, c.prep[1].Inputs}, v.Start+uint64(at), a, b, off)
+	if ok {
+		c.out.Statuses = append(c.out.Statuses, place)
+		c.explain(RuleStatus, v, at, a, b, off)
+	}
+	return ok
+}
 
 // date finds the times around a word of a part of a VMA, at offset off of the part, and makes
 // b equal to a there. It reports whether they are all of the difference.

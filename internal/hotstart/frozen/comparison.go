@@ -21,10 +21,11 @@ type Preparation struct {
 	Stopped Moment // by the same clock
 	Dir     string // working directory
 	Device  uint64 // of the file of the program, where each process has another one; or 0
+	Inputs  []Input
 }
 
 // Facts are the known differences of two preparations of one program. The preparations
-// have different process ids and windows of time. They have different working directories,
+// have different process ids and windows of time, and inputs of different status. They have different working directories,
 // unless all tasks have the same one. The times of their input files lie outside both
 // windows.
 type Facts struct {
@@ -41,6 +42,9 @@ type Facts struct {
 	// preparation confirms if Further is true. There are no others then.
 	Dates   []DatePlace
 	Further bool
+	// Rewrites is true if a start may seed the generator of rand(3) as the process did, and
+	// write the path of its working directory into the environment.
+	Rewrites bool
 	// Confirmed is true if further preparations confirm the dates of the comparison.
 	Confirmed bool
 }
@@ -53,6 +57,9 @@ const (
 	RuleDevice    = "device of the container"
 	RuleClock     = "clock"
 	RuleDate      = "printed time"
+	RuleStatus    = "status of an input"
+	RuleSeed      = "random numbers of the C library"
+	RuleDirectory = "working directory in the environment"
 	RuleYear      = "year of the time zone"
 	RuleRseq      = "restartable sequences"
 	RuleProcessor = "processor that the dynamic linker ran on"
@@ -111,8 +118,11 @@ type Comparison struct {
 	RegisterIds []RegisterId // in the registers of the first image
 	Clocks      []ClockPlace // in the first image; at most maxNoise
 	Dates       []DatePlace  // in the memory of the first image; at most maxNoise
-	Words       []WordPlace  // in the memory of the first image
-	Offsets     []Offset     // in the registers of the first image
+	Statuses    []StatusPlace
+	Generator   *Generator
+	WorkDirs    []DirPlace  // in the memory of the first image
+	Words       []WordPlace // in the memory of the first image
+	Offsets     []Offset    // in the registers of the first image
 	// Noise has the second preparation's values of words that do not matter by one of the
 	// rules. It has at most maxNoise words.
 	Noise []Patch
@@ -123,10 +133,11 @@ type Comparison struct {
 func (c *Comparison) Same() bool { return len(c.Layout) == 0 && len(c.Unexplained) == 0 }
 
 // Note notes in the first image where the process keeps ids of its threads, the device of
-// its files and times. stopped is the time at which the process was stopped.
+// its files, times, the status of inputs, random numbers and its working directory. stopped is the time at which the process was stopped.
 func (c *Comparison) Note(im *Image, stopped Moment) {
 	im.Ids, im.RegisterIds, im.Devices = c.Ids, c.RegisterIds, c.Devices
 	im.Clocks, im.Dates, im.Stopped = c.Clocks, c.Dates, stopped
+	im.Statuses, im.Generator, im.WorkDirs = c.Statuses, c.Generator, c.WorkDirs
 }
 
 // Patch is an address in the memory of a process and the value to write there.

@@ -52,6 +52,10 @@ type Image struct {
 	Clocks  []ClockPlace
 	Dates   []DatePlace
 	Stopped Moment
+	// Statuses, Generator and WorkDirs are from Comparison too.
+	Statuses  []StatusPlace
+	Generator *Generator
+	WorkDirs  []DirPlace
 }
 
 // RegisterId is a register that holds the id of a thread, as where one waits for the end

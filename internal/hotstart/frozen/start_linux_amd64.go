@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -648,6 +649,31 @@ func (s *starter) finish(tids []int, size uint64) error {
 			return fmt.Errorf("write the device of the program: %w", err)
 		}
 	}
+	if err := s.statuses(); err != nil {
+		return err
+	}
+	for _, place := range s.im.WorkDirs {
+		text, err := place.text(s.opt.Dir)
+		if err != nil {
+			return err
+		}
+		if err := s.p.Write(place.Address, text); err != nil {
+			return fmt.Errorf("write the path of the working directory: %w", err)
+		}
+	}
+	if g := s.im.Generator; g != nil {
+		pid, err := s.p.SyscallIn(tids[0], unix.SYS_GETPID)
+		if err != nil {
+			return err
+		}
+		now, err := Now()
+		if err != nil {
+			return err
+		}
+		if err := g.write(now, int(pid), s.p.Write); err != nil {
+			return err
+		}
+	}
 	clocks, err := s.clocks()
 	if err != nil {
 		return err
@@ -670,6 +696,25 @@ func (s *starter) finish(tids []int, size uint64) error {
 			return err
 		}
 		s.p.SetRegisters(tid, regs)
+	}
+	return nil
+}
+
+// statuses writes the status of the inputs where the program keeps it.
+func (s *starter) statuses() error {
+	known := map[string][]byte{}
+	for _, place := range s.im.Statuses {
+		status := known[place.Input]
+		if status == nil {
+			var err error
+			if status, err = readStatus(filepath.Join(s.opt.Dir, place.Input)); err != nil {
+				return err
+			}
+			known[place.Input] = status
+		}
+		if err := s.p.Write(place.Address, status[place.At:place.At+place.Size]); err != nil {
+			return fmt.Errorf("write the status of %s: %w", place.Input, err)
+		}
 	}
 	return nil
 }

@@ -152,6 +152,8 @@ static void begin(void)
 	if (is("blocks")) { struct stat st; stat(input, &st); number = st.st_blocks; explicit_bzero(&st, sizeof st); }
 	if (is("status")) { stat(input, &status); number = status.st_uid + status.st_blocks + status.st_dev; }
 	if (is("statx")) { struct statx st; statx(AT_FDCWD, input, 0, STATX_ALL, &st); number = st.stx_uid * 7 + st.stx_dev_minor; explicit_bzero(&st, sizeof st); }
+	if (is("kept status") || is("inode seed")) stat(input, &status);
+	if (is("inode seed")) { srand(status.st_ino); memset(&status, 0, sizeof status); }
 	if (is("writable")) number = access(input, W_OK);
 	if (is("executable")) number = access(input, X_OK);
 	if (is("inputattribute")) number = getxattr(input, "user.premix", text, sizeof text);
@@ -209,7 +211,15 @@ static void say(void)
 		++*shared;
 		usleep(300000);
 		printf("%d %d\n", shared[0], shared[number - 1]);
-	} else if (is("seed")) {
+	} else if (is("kept status")) {
+		struct stat now;
+		stat(input, &now);
+		now.st_atim = status.st_atim;
+		printf("%ld %s\n", (long)status.st_size, memcmp(&now, &status, sizeof now) ? "other" : "same");
+	} else if (is("environment")) {
+		if (!getcwd(line, sizeof line)) die(".");
+		puts(strcmp(getenv("PWD"), line) ? getenv("PWD") : "same");
+	} else if (is("seed") || is("inode seed")) {
 		printf("%d\n", rand());
 	} else if (scratch) {
 		struct stat st;

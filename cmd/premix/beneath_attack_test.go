@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// place is a directory of root with a victim, and a directory that everybody may change.
+// attackPlace makes a directory that belongs to root, with a victim in it, and a subdirectory that
+// every user can write to.
 func attackPlace(t *testing.T) (dir, open string, unchanged func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -26,7 +27,7 @@ func attackPlace(t *testing.T) (dir, open string, unchanged func()) {
 	return dir, open, victim(t, filepath.Join(dir, "victim"))
 }
 
-// asRoot runs premix, and returns its status and what it says on standard error.
+// asRoot runs premix and returns its status and its standard error.
 func asRoot(t *testing.T, dir string, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -43,7 +44,7 @@ func asRoot(t *testing.T, dir string, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), errs.String()
 }
 
-// refused fails unless premix has refused, by name and with a hint.
+// refused fails the test unless premix has refused with the error want and a hint.
 func refused(t *testing.T, status int, errs string, want string) {
 	t.Helper()
 	if status != int(exit.Directory) || !strings.Contains(errs, want) || !strings.Contains(errs, "\nhint: ") {
@@ -51,7 +52,7 @@ func refused(t *testing.T, status int, errs string, want string) {
 	}
 }
 
-// Root begins no run, and submits no tasks, in a directory that a user has prepared.
+// Root begins no run and submits no tasks in a directory that another user has prepared.
 func TestAttackRunDirectory(t *testing.T) {
 	dir, open, unchanged := attackPlace(t)
 	for name, text := range map[string]string{"tasks.txt": "true\n", "reads": "text\n", "samples.csv": "sample,r1\nA,reads\n",
@@ -67,7 +68,7 @@ func TestAttackRunDirectory(t *testing.T) {
 	status, errs = asRoot(t, dir, "run", "recipe.yaml", "samples.csv", "--out", filepath.Join(open, "run"), "--start", "cold")
 	refused(t, status, errs, open+" can be written to by other users")
 	unchanged()
-	// The directory is root's, and everybody may write there.
+	// The directory belongs to root, and every user can write there.
 	asStranger(t, `rm -r "$1/run"`, open)
 	if err := errors.Join(os.Mkdir(filepath.Join(open, "run"), 0o777), os.Chmod(filepath.Join(open, "run"), 0o777)); err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestAttackRunDirectory(t *testing.T) {
 	status, errs = asRoot(t, dir, "task", "run", "tasks.txt", "--out", filepath.Join(open, "run"))
 	refused(t, status, errs, "can be written to by other users")
 	unchanged()
-	// The directory is root's alone, and everybody may give it another name.
+	// Only root can write to the directory, but other users can rename it.
 	for _, uid := range []int{0, stranger} {
 		run := filepath.Join(open, "above", "run")
 		if err := errors.Join(os.MkdirAll(run, 0o755), os.Chown(filepath.Dir(run), uid, uid)); err != nil {
@@ -94,7 +95,7 @@ func TestAttackRunDirectory(t *testing.T) {
 	status, errs = asRoot(t, dir, "task", "run", "tasks.txt", "--out", filepath.Join(open, "above", "run"))
 	refused(t, status, errs, "above belongs to user 65534")
 	unchanged()
-	// Tables that are links.
+	// The tables are links.
 	asStranger(t, `mkdir -p "$1/tasks/.premix/queue" && ln -s "$2/made" "$1/tasks/.premix/queue/orders.jsonl"; ln -s "$2/made" "$1/tasks/.premix/queue/tasks.jsonl"`, open, filepath.Join(dir, "victim"))
 	if status, errs = asRoot(t, dir, "task", "ls", filepath.Join(open, "tasks")); status == int(exit.OK) {
 		t.Errorf("status %d\n%s", status, errs)
@@ -102,10 +103,11 @@ func TestAttackRunDirectory(t *testing.T) {
 	unchanged()
 }
 
-// Root publishes nothing in a store of a user, who can have made directories of it links.
+// Root publishes nothing in a store of another user, because that user can replace its directories
+// by links.
 func TestAttackStore(t *testing.T) {
 	dir, open, unchanged := attackPlace(t)
-	// Whoever can rename the store can put another in its place.
+	// A user who can rename the store can put another one in its place.
 	status, errs := asRoot(t, dir, "store", "init", filepath.Join(open, "store"))
 	refused(t, status, errs, "can be written to by other users")
 	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
@@ -126,8 +128,7 @@ func TestAttackStore(t *testing.T) {
 	unchanged()
 }
 
-// Links at the names that tables and pages have until they are whole, or in the end, do
-// not lead root to another file.
+// Root does not follow links that wait under the final or the temporary name of a table or a page.
 func TestAttackTable(t *testing.T) {
 	dir, open, unchanged := attackPlace(t)
 	secret := filepath.Join(dir, "victim/secret")

@@ -26,7 +26,7 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-// clusterScene are nodes with homes and memory of their own, and a head.
+// clusterScene is a cluster of nodes with separate homes and memory, and a head.
 type clusterScene struct {
 	dir   string
 	env   []string // of the head
@@ -115,7 +115,7 @@ func (n *clusterNode) stop(s syscall.Signal) {
 	}
 }
 
-// wipe ends a node as a power failure does: what it had in memory is gone.
+// wipe ends a node as a power failure does: the contents of its memory are lost.
 func (n *clusterNode) wipe(t *testing.T) {
 	n.stop(syscall.SIGKILL)
 	if err := os.RemoveAll(n.ram + "-node"); err != nil {
@@ -128,7 +128,7 @@ func (s *clusterScene) run(args ...string) (stdout, stderr string, code int) {
 	cmd.Dir, cmd.Env = s.dir, s.env
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	_ = cmd.Run() // the code is compared
+	_ = cmd.Run() // the caller compares the code
 	return out.String(), said.String(), cmd.ProcessState.ExitCode()
 }
 
@@ -141,7 +141,7 @@ func (s *clusterScene) ok(t *testing.T, args ...string) string {
 	return out
 }
 
-// list is the value of --nodes.
+// list returns the value of --nodes.
 func (s *clusterScene) list() string {
 	var all []string
 	for _, n := range s.nodes {
@@ -150,7 +150,7 @@ func (s *clusterScene) list() string {
 	return strings.Join(all, ",")
 }
 
-// status returns what the nodes that answer have.
+// status returns the state of the nodes that answer.
 func (s *clusterScene) status(t *testing.T) (rows []struct {
 	Address string
 	Status  *cluster.Status
@@ -163,7 +163,7 @@ func (s *clusterScene) status(t *testing.T) (rows []struct {
 	return rows
 }
 
-// await waits until a condition on the numbers of fragments of each node holds.
+// await waits until ok returns true for the fragments that each node has.
 func (s *clusterScene) await(t *testing.T, what string, ok func(fragments [][]int) bool) {
 	t.Helper()
 	var last [][]int
@@ -190,7 +190,7 @@ func (s *clusterScene) await(t *testing.T, what string, ok func(fragments [][]in
 	t.Fatalf("%s: the nodes have %v", what, last)
 }
 
-// replicas returns how many nodes have each fragment, at least.
+// replicas returns the smallest number of nodes that have the same fragment.
 func replicas(fragments [][]int, count int) int {
 	least := len(fragments)
 	for f := range count {
@@ -211,7 +211,7 @@ func undated(report string) string {
 	return regexp.MustCompile(`Posted date: .*`).ReplaceAllString(report, "Posted date:")
 }
 
-// plainly returns the output of BLAST+ on a database that makeblastdb has made.
+// plainly returns the output of BLAST+ on a database that makeblastdb made.
 func (s *clusterScene) plainly(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := filepath.Join(s.dir, "plain")
@@ -236,7 +236,7 @@ func (s *clusterScene) plainly(t *testing.T, args ...string) string {
 	return undated(run("blastn", append([]string{"-db", "db"}, args...)...))
 }
 
-// family returns sequences, of which some are variants of one gene, and queries for all.
+// family returns random sequences, some of them variants of one gene, and queries that match them.
 func family() (fasta, queries string) {
 	r := rand.New(rand.NewPCG(21, 22))
 	sequence := func(n int) []byte {
@@ -265,14 +265,14 @@ func family() (fasta, queries string) {
 	return fa.String(), q.String()
 }
 
-// Four nodes hold a database of three times the memory that one may use. Every search equals
-// BLAST+ on a database of makeblastdb: with all nodes, without one, with one that is lost
-// during the search, and after it has come back with nothing in memory.
+// Four nodes hold a database of three times the memory that each of them may use. Every search
+// prints the same as BLAST+ on a database of makeblastdb: with all nodes, without one node, with a
+// node that is lost during the search, and after this node has returned with empty memory.
 func TestBlastCluster(t *testing.T) {
 	t.Parallel()
 	const fragments = 8
 	s := newClusterScene(t, 4, fragments, 1/2.9)
-	// One replica fits, two do not.
+	// One replica fits, two do not fit.
 	if _, said, code := s.run("blast", "cluster", "warm", "db", "--nodes", s.list()); code != int(exit.Usage) || !strings.Contains(said, "does not fit") {
 		t.Errorf("two replicas in too little memory: status %d, %s", code, said)
 	}
@@ -292,7 +292,7 @@ func TestBlastCluster(t *testing.T) {
 		}
 		return n == fragments && replicas(f, fragments) == 1
 	})
-	// A node has the files of its own fragments and no others.
+	// A node has the files of its own fragments only.
 	for i, n := range s.nodes {
 		files, err := filepath.Glob(filepath.Join(n.ram+"-node", "*", "data", "*.nsq"))
 		if err != nil || len(files) != 2 {
@@ -313,7 +313,7 @@ func TestBlastCluster(t *testing.T) {
 			t.Errorf("%q: %s", options, note)
 		}
 	}
-	// A node is lost, and it had the only replica.
+	// A node with the only replica of its fragments is lost.
 	lost := s.nodes[2]
 	lost.wipe(t)
 	if note := equal("one node is lost", "-outfmt", "6"); !strings.Contains(note, lost.address) || !strings.Contains(note, "this machine searches") {
@@ -324,7 +324,7 @@ func TestBlastCluster(t *testing.T) {
 	if note := equal("the node is back", "-outfmt", "6"); note != "" {
 		t.Error(note)
 	}
-	// A process that was killed finds its fragments.
+	// A process that is started again after a kill finds its fragments.
 	lost.stop(syscall.SIGKILL)
 	lost.start(t)
 	if n := len(s.status(t)[2].Status.Databases); n != 1 {
@@ -335,8 +335,8 @@ func TestBlastCluster(t *testing.T) {
 	equal("no node has anything", "-outfmt", "6")
 }
 
-// With two replicas a node that is killed during a search costs some seconds, and other nodes
-// take over its fragments.
+// With two replicas, killing a node during a search costs some seconds, and other nodes take over
+// its fragments.
 func TestBlastClusterReplicas(t *testing.T) {
 	t.Parallel()
 	const fragments = 6
@@ -361,7 +361,7 @@ func TestBlastClusterReplicas(t *testing.T) {
 			t.Errorf("a fragment had no second holder: %s", said.String())
 		}
 		if i == 0 {
-			// The other nodes replace what it held.
+			// The other nodes replace the fragments of the killed node.
 			s.await(t, "two replicas on three nodes", func(f [][]int) bool { return replicas(f, fragments) == 2 && len(f[0]) == 0 })
 		}
 		n.start(t)
@@ -369,8 +369,8 @@ func TestBlastClusterReplicas(t *testing.T) {
 	}
 }
 
-// The service searches on the nodes. Searches that share a scan get what BLAST+ prints for each
-// alone.
+// The service searches on the nodes. Each of the searches that share a scan gets the output that
+// BLAST+ prints for it alone.
 func TestBlastClusterServe(t *testing.T) {
 	t.Parallel()
 	s := newClusterScene(t, 2, 4, 1.2)
@@ -416,7 +416,7 @@ func TestBlastClusterServe(t *testing.T) {
 		}
 	}
 	all.Wait()
-	// The nodes have searched, and not the service.
+	// The nodes have searched, not the service.
 	for i, row := range s.status(t) {
 		if row.Status == nil || row.Status.Answered == 0 {
 			t.Errorf("node %d has searched nothing: %+v", i, row.Status)
@@ -424,7 +424,7 @@ func TestBlastClusterServe(t *testing.T) {
 	}
 }
 
-// submitted lets the service search, and returns the result.
+// submitted submits a search to the service and returns the result.
 func submitted(listen, format, query string) (string, error) {
 	body, err := json.Marshal(map[string]any{"program": "blastn", "database": "db", "format": format, "query": query, "options": map[string]string{"task": "blastn"}})
 	if err != nil {
@@ -453,7 +453,7 @@ func submitted(listen, format, query string) (string, error) {
 	return "", fmt.Errorf("no result")
 }
 
-// A node that is stopped during a search is silent, and other nodes search in its place.
+// If a node stops responding during a search, other nodes search in its place.
 func TestBlastClusterSilent(t *testing.T) {
 	t.Parallel()
 	s := newClusterScene(t, 2, 4, 2.2)
@@ -478,11 +478,11 @@ func TestBlastClusterSilent(t *testing.T) {
 	}
 }
 
-// Only machines with the key reach a node, and an order cannot name a file.
+// Only machines with the key reach a node, and a request cannot name a file.
 func TestBlastClusterKey(t *testing.T) {
 	t.Parallel()
 	s := newClusterScene(t, 1, 2, 2)
-	// Connections without a key do not keep out those with it.
+	// Connections without a key do not keep out connections with it.
 	for range 1200 {
 		c, err := net.Dial("tcp", s.nodes[0].address)
 		if err != nil {

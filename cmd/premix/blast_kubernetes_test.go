@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A search in pods prints what BLAST+ prints. The pods have another home directory than
-// the user; the database lies in their volume.
+// A search in pods prints the output of BLAST+. The home directory of the pods differs from the
+// user's; the database is in their volume.
 func (c *testCluster) testBlast(t *testing.T) {
 	if _, err := exec.LookPath("blastn"); err != nil {
 		t.Skip("blastn is not installed: scripts/setup.sh test")
@@ -52,8 +52,8 @@ func (c *testCluster) testBlast(t *testing.T) {
 			t.Errorf("-outfmt %s: %d pods for 4 fragments", format, n)
 		}
 	}
-	// What fails in the pods is told. An archive is not printed here, so that BLAST+ is asked
-	// there only.
+	// A failure in the pods is reported. For -outfmt 11 premix runs no BLAST+ on this machine, so
+	// the failure comes from a pod.
 	out := blast(int(exit.Failed), append(in[:len(in):len(in)], "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")...)
 	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on kubernetes") {
 		t.Errorf("%s", out)

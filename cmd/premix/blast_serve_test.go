@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// blastServer is a premix blast serve over one database, that may be killed.
+// blastServer is a premix blast serve over one database. Tests may kill it.
 type blastServer struct {
 	t      *testing.T
 	env    []string
@@ -77,7 +77,7 @@ func newBlastServer(t *testing.T) *blastServer {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
 		}
 	}
-	// A database that is warm has its aliases elsewhere, unless it was opened before.
+	// A warm database has its aliases elsewhere, unless it was opened before.
 	s.whole = filepath.Join(dir, "home/blast/genes/alias/whole")
 	if _, err := os.Stat(s.whole + ".nal"); err != nil {
 		found, err := filepath.Glob(filepath.Join(ram, "blast/genes-*/alias/whole.nal"))
@@ -93,8 +93,8 @@ func newBlastServer(t *testing.T) *blastServer {
 	return s
 }
 
-// blastn prints the rows that blastn without premix finds for the last of some genes,
-// in one search of all of them.
+// blastn runs blastn without premix on some genes in one search, and returns the rows of the last
+// gene.
 func (s *blastServer) blastn(genes ...int) (rows string) {
 	s.t.Helper()
 	var queries strings.Builder
@@ -115,7 +115,7 @@ func (s *blastServer) blastn(genes ...int) (rows string) {
 	return rows
 }
 
-// start starts the service, at the same address as before.
+// start starts the service at the same address as before.
 func (s *blastServer) start() {
 	s.t.Helper()
 	cmd := exec.Command(binary, "blast", "serve", "--listen", s.listen)
@@ -136,7 +136,7 @@ func (s *blastServer) start() {
 	}
 }
 
-// kill ends the service with a signal, and tells how much memory it had at most.
+// kill ends the service with a signal and returns its peak memory.
 func (s *blastServer) kill(how syscall.Signal) (rss int64) {
 	s.mu.Lock()
 	cmd := s.cmd
@@ -156,8 +156,8 @@ func (s *blastServer) kill(how syscall.Signal) (rss int64) {
 	return rss
 }
 
-// search sends gene i in and returns its result. While the service is down it tries
-// again; what was accepted is never sent in twice.
+// search submits gene i and returns its result. While the service is down it retries. It never
+// submits a search again after the service accepted it.
 func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (string, error) {
 	body, err := json.Marshal(map[string]any{"program": "blastn", "database": "genes", "format": "tabular", "query": fmt.Sprintf(">q%d\n%s\n", i, s.genes[i]), "options": map[string]string{"task": "blastn"}})
 	if err != nil {
@@ -179,8 +179,8 @@ func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (s
 			if ctx.Err() != nil {
 				return "", ctx.Err()
 			}
-			// A connection that dies has many errors, and one that was idle has one without a
-			// type: whatever it is, it is the last thing told when the time is over.
+			// A broken connection can return many errors, and an idle connection one without a
+			// type. Retry after any error, and return the last one when the context ends.
 			select {
 			case <-ctx.Done():
 				return "", err
@@ -192,7 +192,7 @@ func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (s
 		answer.Body.Close()
 		switch {
 		case err != nil:
-			continue // cut off by the kill
+			continue // the kill cut it off
 		case answer.StatusCode == http.StatusAccepted && id == "":
 			var job struct{ ID string }
 			if err := json.Unmarshal(text, &job); err != nil {
@@ -210,10 +210,10 @@ func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (s
 	}
 }
 
-// asAlone compares rows of a query that was searched with others with those that blastn
-// prints for it alone. It has all of these, in this order. In between may be short hits
-// that begin in the first three letters of the query: blastn finds words there if
-// another query comes before it, and overlooks them in the first query of a search.
+// asAlone compares the rows of a query that was searched together with others with the rows that
+// blastn prints for this query alone. All of the latter must be present, in the same order. Between
+// them there may be short hits that begin in the first three letters of the query: blastn finds
+// words there if another query precedes it, and overlooks them in the first query of a search.
 func asAlone(got, alone string) error {
 	rest := slices.Collect(strings.Lines(alone))
 	for row := range strings.Lines(got) {
@@ -237,7 +237,7 @@ func asAlone(got, alone string) error {
 	return nil
 }
 
-// What asAlone allows for is what blastn does, without premix.
+// blastn without premix has the behaviour that asAlone allows for.
 func TestBlastnFindsMoreBehindAnotherQuery(t *testing.T) {
 	s := newBlastServer(t)
 	more := 0
@@ -255,8 +255,8 @@ func TestBlastnFindsMoreBehindAnotherQuery(t *testing.T) {
 	}
 }
 
-// Many clients at once, and the service killed and started again in their midst: each
-// search that was accepted is answered, and right.
+// Many clients search at once while the service is killed and started again. Each accepted search
+// gets the right answer.
 func TestBlastServeUnderLoad(t *testing.T) {
 	clients, length := 50, 10*time.Second
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -319,7 +319,7 @@ func biopython() string {
 	return filepath.Dir(found[len(found)-1])
 }
 
-// Biopython's client for NCBI works unchanged.
+// The NCBI client of Biopython works unchanged.
 func TestBlastServeBiopython(t *testing.T) {
 	modules := biopython()
 	if modules == "" {
@@ -357,8 +357,8 @@ except ValueError as e:
 	}
 }
 
-// The client of the Galaxy tool gets the rows of blastn, and ends with the service's message
-// for a database that does not exist.
+// The client of the Galaxy tool gets the rows of blastn. For a database that does not exist it ends
+// with the message of the service.
 func TestBlastServeGalaxy(t *testing.T) {
 	s := newBlastServer(t)
 	s.start()

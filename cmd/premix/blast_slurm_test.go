@@ -12,7 +12,7 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// someGenes are sequences, and queries that are pieces of every tenth, q3 to q33.
+// someGenes returns sequences, and queries q3 to q33, which are pieces of every tenth sequence.
 func someGenes() (fasta, queries string) {
 	r := rand.New(rand.NewPCG(13, 14))
 	var fa, q strings.Builder
@@ -29,7 +29,7 @@ func someGenes() (fasta, queries string) {
 	return fa.String(), q.String()
 }
 
-// A search on the nodes of Slurm prints what BLAST+ prints.
+// A search on the nodes of Slurm prints the output of BLAST+.
 func TestBlastOnSlurm(t *testing.T) {
 	if _, err := exec.LookPath("blastn"); err != nil {
 		t.Skip("blastn is not installed: scripts/setup.sh test")
@@ -46,8 +46,8 @@ func TestBlastOnSlurm(t *testing.T) {
 			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
 		}
 	}
-	// What fails on the nodes is told, and nothing of it stays. An archive is not printed
-	// here, so that BLAST+ is asked on the nodes only.
+	// A failure on the nodes is reported and leaves no files. For -outfmt 11 premix runs no BLAST+
+	// on this machine, so the failure comes from a node.
 	out := s.ends(t, int(exit.Failed), "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")
 	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on slurm") {
 		t.Errorf("%s", out)

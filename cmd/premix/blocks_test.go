@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// block is a block of code of a page.
+// block is a code block of a page.
 type block struct {
 	line       int // of its first line in the page
 	kind, text string
@@ -26,7 +26,7 @@ func (b block) first() string {
 	return line
 }
 
-// blocksIn returns the blocks of code of a page. A block may be a part of a list.
+// blocksIn returns the code blocks of a page. A block may be in a list.
 func blocksIn(text string) (list []block) {
 	within, indent := false, ""
 	for i, line := range strings.Split(text, "\n") {
@@ -44,7 +44,7 @@ func blocksIn(text string) (list []block) {
 	return list
 }
 
-// documents returns the pages that people read, by their path from the root.
+// documents returns the pages that users read, by their path from the root of the repository.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
@@ -68,7 +68,8 @@ func documents(t *testing.T) map[string]string {
 	return pages
 }
 
-// Blocks that TestBlocks does not run, by the page and the first line, with the reason.
+// notRun gives the reason why TestBlocks skips a block, by the page and the first line of the
+// block.
 var notRun = map[string]string{
 	"README.md: premix demo":                          "docs/tutorials/pipelines.md has the same block",
 	"README.md: make demo":                            "builds from source; scripts/chroots.sh does it in empty root directories",
@@ -92,7 +93,7 @@ var notRun = map[string]string{
 	"docs/overview.md: rule align:":                                        "Snakemake's language; the tests of examples run rules in Snakemake",
 }
 
-// preludes are shell commands that make the files, which the blocks of a page take as given.
+// preludes holds shell commands that make the files that the blocks of a page expect.
 var preludes = map[string]string{
 	"docs/install.md": `fpath=(. completions); mkdir -p completions ~/.config/fish/completions`,
 	"docs/overview.md": `awk 'BEGIN { srand(1); for (n = 1; n <= 50; n++) { print ">seq" n; s = ""; for (j = 0; j < 600; j++) s = s substr("ACGT", int(rand() * 4) + 1, 1); print s } }' >nt.fa
@@ -102,21 +103,21 @@ premix blast db add nt.fa --name nt --type nucl
 premix blast warm nt`,
 }
 
-// servers are commands that run until they are ended, with the address that answers once
-// they serve. They run in the background.
+// servers maps commands that run until they are stopped to an address that answers as soon as they
+// serve. They run in the background.
 var servers = map[string]string{
 	"premix blast serve": "http://127.0.0.1:8080/",
 	"premix watch":       "http://127.0.0.1:8090/",
 }
 
-// needsOfPages are programs, as in the comments of how-tos.
+// needsOfPages lists requirements in the form of the comments of how-tos.
 var needsOfPages = map[string]string{
 	"docs/overview.md":               "root blastn makeblastdb curl",
 	"docs/tutorials/blast-server.md": "root blastn makeblastdb curl biopython",
 }
 
-// TestBlocks does the blocks of the first pages that people read, page by page in one shell,
-// in an empty directory. A block that cannot be done here is named with the reason.
+// TestBlocks runs the blocks of the pages that users read first. All blocks of a page run in one
+// shell, in an empty directory. A table gives the reason for each block that cannot run here.
 func TestBlocks(t *testing.T) {
 	done := map[string]bool{}
 	for name, text := range documents(t) {
@@ -152,7 +153,7 @@ func TestBlocks(t *testing.T) {
 			}
 			var in []string
 			if needsOfPages[name] != "" {
-				in = []string{"unshare", "--net"} // its ports may be taken here
+				in = []string{"unshare", "--net"} // other programs may use its ports here
 			}
 			setUp := "export PYTHONPATH=" + biopython() + "\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + preludes[name] + "\n"
 			if in != nil {
@@ -178,7 +179,7 @@ func reasonFor(page string, b block) string {
 	return ""
 }
 
-// inBackground starts the servers of a block in the background, and waits until they answer.
+// inBackground starts the servers of a block in the background and waits until they answer.
 func inBackground(text string) string {
 	var script strings.Builder
 	for line := range strings.Lines(text) {
@@ -193,8 +194,8 @@ func inBackground(text string) string {
 	return script.String()
 }
 
-// TestDocumentedCommands parses each command of premix in the blocks and the code of the
-// pages. Its verb and its flags exist, and the flags have values of their types.
+// TestDocumentedCommands parses each premix command in the code of the pages. Its verb and flags
+// must exist, and the values of the flags must have the right types.
 func TestDocumentedCommands(t *testing.T) {
 	checked := 0
 	for name, text := range documents(t) {
@@ -230,7 +231,7 @@ var (
 	placeholder  = regexp.MustCompile(`^[A-Z][A-Z0-9_/]*$`)
 )
 
-// premixCommands returns the arguments of the commands of premix in a line of shell.
+// premixCommands returns the arguments of the premix commands in a line of shell.
 func premixCommands(line string) (list [][]string) {
 	for _, m := range substitution.FindAllStringSubmatch(line, -1) {
 		list = append(list, premixCommands(m[1])...)
@@ -248,8 +249,8 @@ func premixCommands(line string) (list [][]string) {
 	return list
 }
 
-// commandsIn splits a line of shell into commands, and these into words. Redirections and
-// comments are left out.
+// commandsIn splits a line of shell into commands, and each command into words. It drops
+// redirections and comments.
 func commandsIn(line string) (list [][]string) {
 	var words []string
 	var word strings.Builder
@@ -300,7 +301,7 @@ func commandsIn(line string) (list [][]string) {
 	return list
 }
 
-// parses returns an error if premix has no such verb or flag.
+// parses returns an error if premix does not have this verb or flag.
 func parses(words []string) error {
 	root := (&app{stdout: io.Discard, stderr: io.Discard}).root(nil)
 	root.InitDefaultHelpCmd()
@@ -317,7 +318,7 @@ func parses(words []string) error {
 	err = cmd.ParseFlags(rest)
 	var value *pflag.InvalidValueError
 	var required *pflag.ValueRequiredError
-	// A sentence may name a flag without its value.
+	// Prose may name a flag without its value.
 	if errors.As(err, &required) || errors.As(err, &value) && placeholder.MatchString(value.GetValue()) {
 		return nil
 	}

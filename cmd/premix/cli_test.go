@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags with a common name have a common meaning in all commands.
+// Flags with the same name have the same meaning in all commands.
 func TestFlagsMeanOneThing(t *testing.T) {
 	meanings := map[string]struct {
 		kind  string         // type of the value
@@ -39,7 +39,8 @@ func TestFlagsMeanOneThing(t *testing.T) {
 				t.Errorf("%s --origin %q is not an origin", name, f.Usage)
 			}
 			m, ok := meanings[f.Name]
-			// task prune --output is the output of tasks, and writes nothing.
+			// The flag --output of task prune selects the output of tasks; it does not write a
+			// file.
 			if !ok || f.Hidden || name == "task prune" && f.Name == "output" {
 				return
 			}

@@ -15,7 +15,7 @@ import (
 	"premix/internal/testkit/cvmfsrepo"
 )
 
-// newRepository is newFarm with a repository of CVMFS instead of a tree. mount mounts it.
+// newRepository is like newFarm with a CVMFS repository instead of a tree. mount mounts it.
 func newRepository(t *testing.T) (f *farm, mount func()) {
 	t.Helper()
 	f = &farm{dir: t.TempDir(), files: map[string][]byte{}}
@@ -56,8 +56,8 @@ func newRepository(t *testing.T) (f *farm, mount func()) {
 	}
 }
 
-// The worker of a mounted repository is killed while it is read, and no reader notices.
-// When the node as a whole is killed, reads fail, until the next one mounts it again.
+// A reader does not notice when the worker of a mounted repository is killed. When the whole node
+// is killed, reads fail until the next node mounts the repository again.
 func TestRepositoryKilled(t *testing.T) {
 	if !apart(t) {
 		return
@@ -90,7 +90,7 @@ func TestRepositoryKilled(t *testing.T) {
 	f.ok(t, "umount", f.path("mnt"))
 }
 
-// An ordinary user mounts a repository through fusermount3.
+// An ordinary user can mount a repository through fusermount3.
 func TestOrdinaryUserMountsRepository(t *testing.T) {
 	if !apart(t) {
 		return

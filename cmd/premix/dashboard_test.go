@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// The dashboard for Grafana asks only for metrics that the program has, and each panel asks
-// for some.
+// The Grafana dashboard uses only metrics that the program has, and each panel uses some.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("../../dist/grafana/premix.json")
 	if err != nil {
@@ -40,7 +39,8 @@ func TestDashboard(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A name is written whole, without premix_, or without the name of a group of metrics.
+	// The source has the full name, the name without premix_, or the name without the prefix of its
+	// group of metrics.
 	named := func(metric string) bool {
 		short := strings.TrimPrefix(metric, "premix_")
 		for _, form := range []string{metric, short, strings.TrimPrefix(short, "tree_")} {

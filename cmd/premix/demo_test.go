@@ -12,8 +12,8 @@ import (
 	"premix/internal/demo"
 )
 
-// The demonstration shows a gain to an ordinary user who has no program but premix, in the
-// space that it promises.
+// The demonstration shows a gain to an ordinary user who has no other program than premix, within
+// the disk space that it promises.
 func TestDemo(t *testing.T) {
 	hot, err := canHot()
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 	"premix/internal/hotstart"
 )
 
-// premix executes any command that it is given: whoever may run it as root is root. No
-// advice may lead there, nor to anything else that gives users rights over others.
+// handsOut matches advice that gives a user rights over others. premix executes any command that it
+// is given, so a user who may run premix as root is root.
 var handsOut = regexp.MustCompile(`(?i)NOPASSWD|sudoers|visudo|\bsetcap\b|chmod +(a\+|[ugo]*\+)?s\b|chmod +[ug]?\+?[2467][0-7]{3}\b|chmod +(a\+w|o\+w|777)|usermod|polkit|doas\.conf|--privileged|(?:group|-aG) docker`)
 
-// All strings of the program, of which hints are made, whatever this machine lacks; and
-// the manual.
+// TestHintsHandOutNothing checks all strings of the program, which include every hint whatever this
+// machine lacks, and the manual.
 func TestHintsHandOutNothing(t *testing.T) {
 	for text, want := range map[string]bool{
 		"`%premix ALL=(root) NOPASSWD: /usr/bin/premix` in sudoers(5)": true,
@@ -93,13 +93,14 @@ func TestHintsHandOutNothing(t *testing.T) {
 	}
 }
 
-// What the doctor says to an ordinary user, who lacks most and has an empty PATH.
+// TestDoctorHandsOutNothing checks the doctor's output for an ordinary user with an empty PATH, who
+// lacks most requirements.
 func TestDoctorHandsOutNothing(t *testing.T) {
 	cmd := exec.Command(binary, "doctor", "--json")
 	cmd.Env = []string{"PATH=/nonexistent", "HOME=/nonexistent"}
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
-		// The binary lies in a directory of root's: its descriptor is passed on.
+		// The binary is in a directory that only root can read: the test passes its descriptor.
 		f, err := os.Open(binary)
 		if err != nil {
 			t.Fatal(err)
@@ -133,17 +134,18 @@ func TestDoctorHandsOutNothing(t *testing.T) {
 	}
 }
 
-// manualPage matches a file of the repository that users do not have, and helpTopic the page
-// that they have.
+// manualPage matches a file of the repository that users do not have. helpTopic matches the page
+// that they do have.
 var (
 	manualPage = regexp.MustCompile(`\bdocs/[a-z-]+\.md|README|CONTRIBUTING|\b(scripts|examples|dist)/[a-z]`)
 	helpTopic  = regexp.MustCompile(`premix help ([a-z-]+)`)
-	// colour matches the sequence of a terminal that sets colours. Without any, NO_COLOR has
-	// nothing to switch off.
+	// colour matches a terminal sequence that sets a colour. Messages without these need no
+	// support for NO_COLOR.
 	colour = regexp.MustCompile(`\\(x1b|033|u001b|e)\[[0-9;]*m`)
 )
 
-// Messages name pages that premix shows, and no files of its repository, and have no colours.
+// Messages name pages that premix can show instead of files of its repository, and contain no
+// colours.
 func TestHintsNameTopics(t *testing.T) {
 	seen := 0
 	for _, dir := range []string{".", "../../internal"} {

@@ -16,12 +16,12 @@ import (
 	"premix/internal/store/tree"
 )
 
-// forge tags, with the key of the store, a tree that premix would never write, as a
-// hostile publisher could:
+// forge uses the key of the store to tag a tree that premix would never write, as a hostile
+// publisher could:
 //
-//	forge STORE REF NEW replace WORD OTHER   bytes of the metadata of REF's tree
-//	forge STORE REF NEW loop NAME            a directory of the root leads to the root
-//	forge STORE REF NEW image FILE           any image
+//	forge STORE REF NEW replace WORD OTHER   replace bytes in the metadata of REF's tree
+//	forge STORE REF NEW loop NAME            let a directory of the root lead to the root
+//	forge STORE REF NEW image FILE           use any image
 func forge(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 5 {
 		ts.Fatalf("usage: forge STORE REF NEW replace|loop|image ...")

@@ -22,8 +22,8 @@ import (
 	"premix/internal/record"
 )
 
-// scene is a recipe whose tool is a shell script, samples, and a run directory.
-// Every process of its tasks has the mark in its environment.
+// scene is a recipe whose tool is a shell script, with samples and a run directory. Every process
+// of its tasks has the mark in its environment.
 type scene struct {
 	dir  string
 	mark string
@@ -55,7 +55,7 @@ func (s *scene) write(t *testing.T, name, text string) {
 	}
 }
 
-// premix is a premix run of the scene, in a process group of its own.
+// premix returns a premix run of the scene, in its own process group.
 func (s *scene) premix(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, append([]string{"run", s.path("r.yaml"), s.path("s.csv"), "--out", s.path("out")}, args...)...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+s.path("home"))
@@ -63,7 +63,7 @@ func (s *scene) premix(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs premix to its end and returns its status and what it wrote.
+// run runs premix to its end and returns its status and its output.
 func (s *scene) run(t *testing.T, args ...string) (status int, out string) {
 	t.Helper()
 	text, err := s.premix(args...).CombinedOutput()
@@ -77,8 +77,8 @@ func (s *scene) run(t *testing.T, args ...string) (status int, out string) {
 	return 0, string(text)
 }
 
-// gone checks that no process of a task is left. After a kill -9 the kernel is
-// given time.
+// gone checks that no process of a task is left. It gives the kernel time to end processes after a
+// kill -9.
 func (s *scene) gone(t *testing.T) {
 	t.Helper()
 	var left []int
@@ -92,7 +92,7 @@ func (s *scene) gone(t *testing.T) {
 	}
 }
 
-// await waits for a file.
+// await waits until a file exists.
 func (s *scene) await(t *testing.T, name string) {
 	t.Helper()
 	if !comes(func() bool { _, err := os.Stat(s.path(name)); return err == nil }) {
@@ -112,12 +112,12 @@ func (s *scene) records(t *testing.T) []record.Task {
 	return list
 }
 
-// soak makes the runs of faults long.
+// soak is whether the tests run the long versions.
 var soak = os.Getenv("PREMIX_SOAK") != ""
 
-// premix is killed with SIGKILL at random moments and resumed, until the run is
-// done. Outputs are whole at any time and equal in the end; a task that was
-// recorded as done is not run again; nothing is left running.
+// premix is killed with SIGKILL at random moments and resumed until the run is done. Outputs are
+// complete at any time and correct in the end. A task that was recorded as done does not run again,
+// and no process is left.
 func TestKilledAtRandomMoments(t *testing.T) {
 	for _, start := range []string{"cold", "auto"} {
 		t.Run(start, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// whole checks the outputs that are there and returns their number.
+// whole checks the outputs that exist and returns their number.
 func (s *scene) whole(t *testing.T, tasks int) int {
 	t.Helper()
 	n := 0
@@ -189,8 +189,8 @@ func (s *scene) whole(t *testing.T, tasks int) int {
 	return n
 }
 
-// Ctrl-C reaches premix and not, as in a terminal it would, its tasks; SIGTERM
-// and SIGHUP do the same. Nothing is left, and the run resumes.
+// SIGINT, SIGTERM and SIGHUP stop a run. The signal reaches only premix here, not its tasks as a
+// Ctrl-C in a terminal would. No process is left, and the run can be resumed.
 func TestInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		signal syscall.Signal
@@ -204,7 +204,7 @@ func TestInterrupted(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.signal, " ", c.start), func(t *testing.T) {
 			s := newScene(t, ">\"$0.$(cat \"$1\")\"\n[ -e \"$0.go\" ] || sleep 600\ncat \"$1\"\n", "", 4)
-			// The probe of an auto start must get to its end.
+			// The probe of an auto start must finish.
 			if c.start == "auto" {
 				s.write(t, "tool.sh.go", "")
 				s.write(t, "r.yaml", strings.ReplaceAll(readFile(t, s.path("r.yaml")), "outputs:", "probe: {r1: s3.in}\noutputs:"))
@@ -257,7 +257,7 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// A second Ctrl-C kills what does not end on the first.
+// A second Ctrl-C kills tasks that do not end on the first.
 func TestInterruptedTwice(t *testing.T) {
 	s := newScene(t, "trap '' TERM INT\n>\"$0.$(cat \"$1\")\"\nwhile :; do sleep 0.1; done\n", "", 1)
 	cmd := s.premix("--start", "cold")
@@ -280,8 +280,8 @@ func TestInterruptedTwice(t *testing.T) {
 	s.gone(t)
 }
 
-// On a full disk tasks fail with a message that says so, no more are started,
-// and the run goes on where it was once there is room.
+// On a full disk tasks fail with a message about the disk, and no more tasks start. The run
+// continues where it stopped once there is room.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small file system needs root")
@@ -336,8 +336,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// An ordinary user has no cgroups and no namespaces: premix says so once and
-// goes on. Ctrl-C and kill -9 leave nothing there either.
+// Without cgroups and namespaces, as for an ordinary user, premix reports it once and continues.
+// Ctrl-C and kill -9 leave no process there either.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
@@ -347,7 +347,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err := os.Chmod(s.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	// The parent that package testing makes is for its own user only.
+	// The parent directory that the package testing makes is accessible to its own user only.
 	if err := os.Chmod(filepath.Dir(s.dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +366,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if got := readFile(t, s.path("out/s1.txt")); got != "s1\n65534\n65534\n" {
 		t.Errorf("output %q", got)
 	}
-	// A start that is refused leaves no run behind, though its page was asked for.
+	// A refused start leaves no run behind, even if its page was requested.
 	premix := func(status int, args ...string) string {
 		t.Helper()
 		cmd := exec.Command(binary, args...)
@@ -384,7 +384,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Errorf("report %s", out)
 	}
 	premix(0, append(refused[:5:5], "--start", "cold")...)
-	// Neither a run directory nor a page can be made where others own everything.
+	// Other users own everything there, so neither a run directory nor a page can be made.
 	closed := t.TempDir()
 	if err := os.Chmod(closed, 0o755); err != nil {
 		t.Fatal(err)
@@ -418,8 +418,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// Thousands of tasks all have their record, and a run of them has nothing to do when
-// it is resumed.
+// In a run of thousands of tasks every task has its record, and a resumed run has nothing to do.
 func TestManyTasks(t *testing.T) {
 	tasks := 300
 	if soak {
@@ -455,8 +454,8 @@ func TestManyTasks(t *testing.T) {
 	}
 }
 
-// The binary starts at once, whatever it links. What else the machine does meanwhile
-// is none of its time; and where all programs take long, as the go command shows, it may.
+// The binary starts fast regardless of what it links. The test counts only its own processor time.
+// It allows more where all programs are slow, as the go command shows.
 func TestStartsAtOnce(t *testing.T) {
 	const limit, times = 30 * time.Millisecond, 8
 	takes := func(name string) time.Duration {

@@ -16,8 +16,7 @@ import (
 	"premix/internal/testkit/testtree"
 )
 
-// A policy that is killed again and again loses no file, doubles none, and is done in
-// the end.
+// A policy that is killed repeatedly loses and duplicates no file, and completes in the end.
 func TestPolicyKilled(t *testing.T) {
 	dir := t.TempDir()
 	const batch = 400
@@ -32,7 +31,7 @@ func TestPolicyKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	count, kills := 0, 0
-	// A machine that has other things to do may come too late to kill: there is more then.
+	// On a busy machine the kill may come too late: the test then continues with more files.
 	for kills < 3 && count < 20*batch {
 		for range batch {
 			sub := filepath.Join(dir, "flash", fmt.Sprint("sub", count%5))
@@ -72,8 +71,8 @@ func TestPolicyKilled(t *testing.T) {
 	t.Logf("killed %d times", kills)
 }
 
-// policyKilled applies rules until that ends by itself, and returns how often it has been
-// killed by then. Each round is killed a little later after it has begun to write.
+// policyKilled applies rules until a process completes, and returns the total number of kills. Each
+// round waits a little longer after the process has begun to write.
 func policyKilled(t *testing.T, rules, table, journal string, kills int) int {
 	t.Helper()
 	audit := func() int64 {
@@ -119,8 +118,8 @@ func policyKilled(t *testing.T, rules, table, journal string, kills int) int {
 	}
 }
 
-// Packing and unpacking that are killed again and again lose nothing: the directory
-// shows what it did at any time that somebody looks, mounted or not.
+// Packing and unpacking lose nothing when they are killed repeatedly: the directory shows the same
+// files at any time, mounted or not.
 func TestPackKilled(t *testing.T) {
 	if !apart(t) {
 		return
@@ -185,7 +184,8 @@ func TestPackKilled(t *testing.T) {
 			if err == nil {
 				break
 			}
-			// The last step of unpacking removes the note: killed behind it, it had ended.
+			// The last step of unpacking removes the note: a kill after this step finds the work
+			// complete.
 			notes, err := filepath.Glob(filepath.Join(dir, "data/.premix-packed-*.json"))
 			if err != nil {
 				t.Fatal(err)

@@ -18,14 +18,14 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// catalogued are the tools of the catalogue in commands of pipelines. The words that begin
-// with SAMPLE name files of the sample.
+// catalogued lists the tools of the catalogue in commands of pipelines. Words that begin with
+// SAMPLE name files of the sample.
 var catalogued = []struct {
 	tool, ref, line string
-	ext             string // of the input that is made wrong
-	times           string // patterns of files that have times
-	hot             bool   // it is known to start hot
-	short           bool   // also in short runs
+	ext             string // of the input that the test damages
+	times           string // patterns of files that contain times
+	hot             bool   // whether it is known to start hot
+	short           bool   // whether short runs include it
 }{
 	{tool: "bwa", ref: "genome.fa.bwt", line: `bwa mem -R '@RG\tID:SAMPLE\tSM:SAMPLE' ref/genome.fa SAMPLE_1.fq.gz SAMPLE_2.fq.gz >SAMPLE.sam`, ext: "_1.fq.gz", hot: true, short: true},
 	{tool: "minimap2", ref: "genome.mmi", line: `minimap2 -t 1 -ax sr -R '@RG\tID:SAMPLE\tSM:SAMPLE' -o SAMPLE.sam ref/genome.mmi SAMPLE_1.fq.gz SAMPLE_2.fq.gz`, ext: "_1.fq.gz", hot: true, short: true},
@@ -41,8 +41,8 @@ var catalogued = []struct {
 	{tool: "hmmscan", ref: "p.hmm.h3m", line: `hmmscan --cpu 0 -o SAMPLE.out --tblout SAMPLE.tbl ref/p.hmm SAMPLE.faa`, ext: ".faa", times: "*.out *.tbl"},
 }
 
-// catalogueFiles makes the indexes in ref, and in reads the samples S1, S2 and S100, S4 to be
-// made wrong, and S7 to be a FIFO.
+// catalogueFiles makes the indexes in ref and the samples in reads: S1, S2 and S100 are good, the
+// test damages S4 and makes S7 a FIFO.
 const catalogueFiles = `gzip -dc DATA/spneumo/GCF_001457635.fna.gz | head -n 8000 >genome
 "$SOURCE/examples/drop-in/prepare.sh" genome . TOOLS >log 2>&1
 cd ref
@@ -64,15 +64,15 @@ for s in S1 S2 S4 S100; do
 	awk -v n=$n '/^>/ { k++ } k > n && k < n + 8' ../ref/proteins.fa >$s.faa
 done`
 
-// outcome is the end of a call, with all that it wrote: files by their names, and the streams.
+// outcome is the status of a call with everything that it wrote: files by name, and the streams.
 type outcome struct {
 	status string
 	files  map[string]string
 }
 
-// inWork runs a command in the directory w, which is made again, with a link to ref and links to
-// the files of a sample. spoil changes the directory before the call, and meanwhile may do
-// something to the process.
+// inWork runs a command in a new directory w, which has links to ref and to the files of a sample.
+// spoil changes the directory before the call. The last argument may act on the process while it
+// runs.
 func (d *drop) inWork(t *testing.T, line, sample, path string, spoil func(), meanwhile func(pid int)) outcome {
 	t.Helper()
 	d.shell(t, "find w -mindepth 1 -delete 2>/dev/null || mkdir w; ln -s ../ref w/ref; for f in reads/"+sample+"[._]*; do test ! -e $f || ln -s ../$f w/; done")
@@ -104,7 +104,7 @@ func (d *drop) inWork(t *testing.T, line, sample, path string, spoil func(), mea
 	if meanwhile != nil {
 		meanwhile(cmd.Process.Pid)
 	}
-	_ = cmd.Wait() // the status says it
+	_ = cmd.Wait() // the state shows the status
 	o := outcome{status: cmd.ProcessState.String(), files: map[string]string{}}
 	for name, text := range d.tree(t) {
 		if !given[name] {
@@ -147,8 +147,8 @@ func (d *drop) tree(t *testing.T) map[string]string {
 	return all
 }
 
-// differences returns the names of what differs between two outcomes. In files that match one of
-// the patterns, and in messages, numbers and the names of months and days may differ.
+// differences returns the names of the parts in which two outcomes differ. In messages and in files
+// that match one of the patterns, numbers and the names of months and days may differ.
 func differences(a, b outcome, times string) (names []string) {
 	if a.status != b.status {
 		names = append(names, fmt.Sprintf("the status (%s, %s)", a.status, b.status))
@@ -183,7 +183,7 @@ var days = strings.NewReplacer("Mon", "D", "Tue", "D", "Wed", "D", "Thu", "D", "
 
 func withoutTimes(text string) string { return days.Replace(number.ReplaceAllString(text, "N")) }
 
-// lastStart returns how the last call of a tool, or of a program behind it, started.
+// lastStart returns how and why the last call of a tool, or of a program that it runs, started.
 func (d *drop) lastStart(t *testing.T, tool string) (start, why string) {
 	t.Helper()
 	for line := range strings.Lines(d.shell(t, `cat "$PREMIX_HOME"/calls/starts.jsonl 2>/dev/null || true`)) {
@@ -198,8 +198,8 @@ func (d *drop) lastStart(t *testing.T, tool string) (start, why string) {
 	return start, why
 }
 
-// TestHotCatalogue calls the tools of the catalogue plainly and through their shims: over
-// three samples with names of the same and of another length, and in all ways in which they
+// TestHotCatalogue calls the tools of the catalogue directly and through their shims, with three
+// samples whose names have the same and a different length, and in all ways in which the tools
 // fail. It prints the table of docs/hot.md.
 func TestHotCatalogue(t *testing.T) {
 	data := os.Getenv("PREMIX_TESTDATA")
@@ -242,7 +242,7 @@ func TestHotCatalogue(t *testing.T) {
 								return slices.Contains(again, name) && !strings.HasPrefix(name, "the status")
 							})
 						}
-						if how == "SIGTERM" { // it comes a little sooner or later
+						if how == "SIGTERM" { // the signal may come a little sooner or later
 							names = slices.DeleteFunc(names, func(name string) bool {
 								x, y := withoutTimes(want.files[name]), withoutTimes(got.files[name])
 								return strings.HasPrefix(x, y) || strings.HasPrefix(y, x)
@@ -336,7 +336,7 @@ func TestHotCatalogue(t *testing.T) {
 	}
 }
 
-// state returns the letter of a process's state in proc_pid_stat(5), or 0.
+// state returns the state letter of a process from proc_pid_stat(5), or 0.
 func state(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if i := bytes.LastIndexByte(b, ')'); err == nil && i >= 0 && i+2 < len(b) {

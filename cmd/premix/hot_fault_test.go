@@ -22,19 +22,19 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// drop is a place in which tools are called through their shims, and plainly. Every process
-// has the place in its environment.
+// drop is a directory in which tests call tools through their shims and directly. Every process has
+// the directory in its environment.
 type drop struct {
 	dir, home string
-	uid       uint32   // of the callers; 0: this user
-	env       []string // that comes last
-	torn      bool     // standard output is a pipe whose reader goes after one byte
-	timed     bool     // messages have times
+	uid       uint32   // of the callers; 0 means this user
+	env       []string // added last
+	torn      bool     // standard output is a pipe whose reader closes it after one byte
+	timed     bool     // messages contain times
 	calls     atomic.Int64
-	want      map[[2]string]string // outcomes of plain calls, by tool and sample
+	want      map[[2]string]string // outcomes of direct calls, by tool and sample
 }
 
-// newDrop makes a place with a tool that loads an index, under two names, and samples.
+// newDrop makes a drop with a tool that loads an index, under two names, and samples.
 func newDrop(t *testing.T) *drop {
 	t.Helper()
 	if _, err := hotstart.CanTrace(); err != nil {
@@ -62,7 +62,7 @@ func (d *drop) environ(path string) []string {
 		"PREMIX_TOOLS=" + filepath.Join(d.dir, "tools"), "TMPDIR=" + filepath.Join(d.dir, "tmp"), "PREMIX_HOT_WORTH=1us", "DROP=" + d.dir}, d.env...)
 }
 
-// shell runs a script in the place, and returns its output.
+// shell runs a script in the directory and returns its output.
 func (d *drop) shell(t *testing.T, script string) string {
 	t.Helper()
 	source, err := filepath.Abs("../..")
@@ -87,9 +87,9 @@ func (d *drop) user() *syscall.SysProcAttr {
 	return a
 }
 
-// call calls a tool over a sample, hot where that is possible or plainly, and returns its
-// status, what it wrote to its streams and its output. OUT in a word is a directory of the
-// call's own. meanwhile may do something to the process.
+// call calls a tool with a sample, hot where possible or directly, and returns its status, its
+// streams and its output. OUT in a word is replaced by a directory of the call. The callback may
+// act on the process while it runs.
 func (d *drop) call(t *testing.T, hot bool, meanwhile func(pid int), words ...string) string {
 	t.Helper()
 	own := fmt.Sprintf("o/%06d", d.calls.Add(1))
@@ -131,7 +131,7 @@ func (d *drop) call(t *testing.T, hot bool, meanwhile func(pid int), words ...st
 		cmd.Stdout = w
 		defer w.Close()
 		go func() {
-			_, _ = r.Read(make([]byte, 1)) // or its end
+			_, _ = r.Read(make([]byte, 1)) // or the end of the stream
 			r.Close()
 		}()
 	}
@@ -142,7 +142,7 @@ func (d *drop) call(t *testing.T, hot bool, meanwhile func(pid int), words ...st
 	if meanwhile != nil {
 		meanwhile(cmd.Process.Pid)
 	}
-	_ = cmd.Wait() // the status says it
+	_ = cmd.Wait() // the state shows the status
 	all := fmt.Sprintln(cmd.ProcessState)
 	for _, name := range []string{"1", "2", "out"} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -157,27 +157,27 @@ func (d *drop) call(t *testing.T, hot bool, meanwhile func(pid int), words ...st
 	return all
 }
 
-// number matches the numbers in messages, the names of calls' directories included.
+// number matches the numbers in messages, including the names of the directories of calls.
 var number = regexp.MustCompile(`[ \t]*[0-9]+([.*][0-9]+)*|[ \t]*-?\b(inf|nan)\b`)
 
-// line is a call of a tool as tests make it.
+// line returns the words of a call of a tool.
 func line(tool, sample string) []string {
 	return []string{tool, "-p", "-R", "@RG:" + sample, "-o", "OUT/out", "index", sample + ".in"}
 }
 
-// tools and samples of a drop.
+// dropTools and dropSamples are the tools and samples of a drop.
 var (
 	dropTools   = []string{"tool", "other"}
 	dropSamples = []string{"S01", "S02", "S03", "S04"} // the last one is missing
 )
 
-// warm prepares a snapshot for the calls that line makes of a tool.
+// warm prepares a snapshot for the calls that line returns for a tool.
 func (d *drop) warm(t *testing.T, tool string) {
 	t.Helper()
 	d.warmLine(t, "null,file,file", line(tool, "S01")...)
 }
 
-// warmLine prepares a snapshot for calls with streams of some kinds.
+// warmLine prepares a snapshot for calls with the given kinds of streams.
 func (d *drop) warmLine(t *testing.T, streams string, words ...string) {
 	t.Helper()
 	d.shell(t, "mkdir -p o/000000")
@@ -192,20 +192,20 @@ func (d *drop) warmLine(t *testing.T, streams string, words ...string) {
 	}
 }
 
-// shims is the beginning of PATH of calls that start hot where that is possible.
+// shims returns the beginning of PATH for calls that start hot where possible.
 func (d *drop) shims() string { return filepath.Join(d.dir, "shims") + ":" }
 
-// started is the number of hot starts so far.
+// started returns the number of hot starts so far.
 func (d *drop) started(t *testing.T) int {
 	t.Helper()
 	return strings.Count(d.shell(t, `cat "$PREMIX_HOME"/calls/starts*.jsonl 2>/dev/null || true`), `"start":"hot"`)
 }
 
-// atOnce is the number of calls at the same time.
+// atOnce returns the number of concurrent calls.
 func atOnce() int { return long(8, 500) }
 
-// storm makes calls, atOnce at a time, and compares their outcomes with those of plain
-// calls. A call that meanwhile has killed may have any outcome.
+// storm makes calls, atOnce of them concurrently, and compares their outcomes with those of direct
+// calls. A call may have any outcome if the callback reports that it has killed it.
 func (d *drop) storm(t *testing.T, calls int, meanwhile func(number, pid int) (killed bool)) {
 	t.Helper()
 	if d.want == nil {
@@ -237,7 +237,7 @@ func (d *drop) storm(t *testing.T, calls int, meanwhile func(number, pid int) (k
 	all.Wait()
 }
 
-// long is many in long runs, and few otherwise.
+// long returns many in long runs and few otherwise.
 func long(few, many int) int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return many
@@ -245,8 +245,8 @@ func long(few, many int) int {
 	return few
 }
 
-// TestHotStorm has calls at the same time, while snapshots are prepared, and while the
-// quota takes them away.
+// TestHotStorm makes concurrent calls while snapshots are prepared, and while the quota removes
+// snapshots.
 func TestHotStorm(t *testing.T) {
 	d := newDrop(t)
 	d.env = []string{"PREMIX_HOT_QUOTA=200K"} // for one of two snapshots
@@ -263,21 +263,21 @@ func TestHotStorm(t *testing.T) {
 	}
 }
 
-// TestHotKilled kills calls, their tools and preparations at any moment. The others are not
-// disturbed, and the next preparation removes what those that were killed have left.
+// TestHotKilled kills calls, their tools and preparations at any moment. The kills do not disturb
+// other calls, and the next preparation removes the files that killed processes left behind.
 func TestHotKilled(t *testing.T) {
 	d := newDrop(t)
 	var preparations atomic.Int64
 	d.storm(t, long(60, 500), func(n, pid int) bool {
-		if n%8 == 0 { // prepared again, and perhaps killed
-			_ = os.RemoveAll(filepath.Join(d.home, "calls/forms")) // while others write there
+		if n%8 == 0 { // prepare again, and perhaps kill
+			_ = os.RemoveAll(filepath.Join(d.home, "calls/forms")) // while other calls write there
 		}
-		time.Sleep(time.Duration(rand.IntN(long(30_000, 10_000_000))) * time.Microsecond) // a moment by chance
+		time.Sleep(time.Duration(rand.IntN(long(30_000, 10_000_000))) * time.Microsecond) // a random moment
 		switch n % 4 {
 		case 0:
 			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 			return true
-		case 1: // the tool, if premix has begun it
+		case 1: // the tool, if premix has started it
 			for _, child := range d.processes() {
 				if parentOf(child) == pid {
 					_ = unix.Kill(child, unix.SIGKILL)
@@ -295,8 +295,7 @@ func TestHotKilled(t *testing.T) {
 		return false
 	})
 	t.Logf("%d preparations were killed", preparations.Load())
-	// No process is left of those that were killed, and the next preparation finds the
-	// lock free.
+	// Killed calls leave no process, and the next preparation finds the lock free.
 	d.settle(t)
 	before := d.started(t)
 	for _, tool := range dropTools {
@@ -313,7 +312,7 @@ func TestHotKilled(t *testing.T) {
 	}
 }
 
-// settle waits until no process of the place is left.
+// settle waits until no process of the drop is left.
 func (d *drop) settle(t *testing.T) {
 	t.Helper()
 	if !comes(func() bool { return len(d.processes()) == 0 }) {
@@ -321,12 +320,12 @@ func (d *drop) settle(t *testing.T) {
 	}
 }
 
-// processes are the processes of the place.
+// processes returns the processes of the drop.
 func (d *drop) processes() []int {
 	return processes(func(_, environ string) bool { return strings.Contains(environ, "DROP="+d.dir+"\x00") })
 }
 
-// TestHotStore has the store of snapshots vanish, change and be full while calls are made.
+// TestHotStore makes the store of snapshots vanish, change and fill up during calls.
 func TestHotStore(t *testing.T) {
 	d := newDrop(t)
 	for _, tool := range dropTools {
@@ -347,7 +346,7 @@ func TestHotStore(t *testing.T) {
 		d.shell(t, "chmod -R u+w home; rm -rf home; cp -a saved home")
 		calls := long(16, 500)
 		d.storm(t, calls, func(n, _ int) bool {
-			if n == calls/2 { // while others start
+			if n == calls/2 { // while other calls start
 				cmd := exec.Command("sh", "-c", script)
 				cmd.Dir = d.dir
 				_ = cmd.Run() // calls write there too
@@ -363,7 +362,7 @@ func TestHotStore(t *testing.T) {
 	t.Logf("%d calls started hot", hot)
 }
 
-// TestHotFull has no room for snapshots, and no room for outputs.
+// TestHotFull checks calls without room for snapshots, and without room for outputs.
 func TestHotFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small file system needs root")
@@ -411,8 +410,8 @@ func TestHotFull(t *testing.T) {
 	}
 }
 
-// TestHotUsers has two users call one tool, with places for snapshots of their own, and with
-// the place of the other.
+// TestHotUsers lets two users call one tool, with their own directories of snapshots, and then with
+// the other user's directory.
 func TestHotUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
@@ -442,13 +441,13 @@ func TestHotUsers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// The place of another user is not used.
+	// A user does not use the directory of another user.
 	users[1].home = users[2].home
 	users[1].storm(t, 8, func(int, int) bool { return false })
 }
 
-// TestHotBadInput has one bad sample among others: a tool that looks at its input before it
-// loads its data starts plainly for this one, and hot for all others.
+// TestHotBadInput has one bad sample among others. A tool that opens its input before it loads its
+// data starts cold for this sample and hot for all others.
 func TestHotBadInput(t *testing.T) {
 	d := newDrop(t)
 	d.shell(t, `printf 'flags: -p -s\noptions: {-R: label, -o: output}\narguments: [data, input]\n' >tools/tool.yaml`)
@@ -469,7 +468,7 @@ func TestHotBadInput(t *testing.T) {
 	}
 }
 
-// TestHotErrors has aligners fail, and be ended, in all the ways in which they do without
+// TestHotErrors makes aligners fail, and ends them, in all the ways in which they fail without
 // premix.
 func TestHotErrors(t *testing.T) {
 	data := os.Getenv("PREMIX_TESTDATA")
@@ -478,12 +477,12 @@ func TestHotErrors(t *testing.T) {
 	}
 	for _, c := range []struct {
 		tool, index string
-		words       []string // up to the inputs; the option of an output stands for OUTPUT
+		words       []string // up to the inputs; OUTPUT is replaced by the option of an output
 		hot         bool
 	}{
 		{"bwa", "bwa index genome.fa 2>log", []string{"bwa", "mem", "-R", `@RG\tID:SAMPLE\tSM:SAMPLE`, "OUTPUT", "genome.fa"}, true},
 		{"minimap2", "minimap2 -x sr -d genome.mmi genome.fa 2>log", []string{"minimap2", "-ax", "sr", "-t", "1", "OUTPUT", "genome.mmi"}, true},
-		// It keeps a copy of the name in small letters.
+		// It keeps a lower-case copy of the name.
 		{"samtools", "samtools faidx genome.fa", []string{"samtools", "view", "-h", "-T", "genome.fa", "OUTPUT"}, false},
 	} {
 		t.Run(c.tool, func(t *testing.T) {
@@ -578,7 +577,7 @@ head -c 90000 S1.bam >S4.bam; : >S5.bam; head -c 3000 index >S6.bam; mkfifo S7.b
 			heed()
 			d.torn = false
 			if os.Geteuid() != 0 {
-				return // no small file system
+				return // no small file system can be mounted
 			}
 			if err := unix.Mount("tmpfs", filepath.Join(d.dir, "o"), "tmpfs", 0, "size=64k"); err != nil {
 				t.Fatal(err)

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// needsOf matches the comment of a page that needs more than premix: programs, root for
-// the user root, fuse for /dev/fuse.
+// needsOf matches the comment in which a page lists requirements besides premix: programs, root for
+// the root user, fuse for /dev/fuse.
 var needsOf = regexp.MustCompile(`(?m)^<!-- check: (.*) -->$`)
 
-// TestHowTo does each how-to word for word, as a new user would: all of its blocks in one
-// shell, in an empty directory, and no command may fail.
+// TestHowTo runs each how-to as a new user would: all of its blocks run unchanged in one shell, in
+// an empty directory, and no command may fail.
 func TestHowTo(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/how-to/*.md")
 	if err != nil || len(pages) < 12 {
@@ -49,7 +49,7 @@ func TestHowTo(t *testing.T) {
 	}
 }
 
-// lacking returns the reason for which a need of a page is not met, or "".
+// lacking returns the reason why this machine does not meet a requirement of a page, or "".
 func lacking(need string) string {
 	switch need {
 	case "root":
@@ -75,10 +75,10 @@ func lacking(need string) string {
 	return need + " is missing"
 }
 
-// doHowTo runs a script in an empty directory, as a command of another program if within is
-// not empty.
+// doHowTo runs a script in an empty directory. If within is not empty, the script is an argument of
+// that command.
 func doHowTo(t *testing.T, script string, within ...string) {
-	dir, err := os.MkdirTemp(filepath.Dir(binary), "howto-") // its name is short enough for sockets
+	dir, err := os.MkdirTemp(filepath.Dir(binary), "howto-") // the short name leaves room for the paths of sockets
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// registryCommand is the command `registry` of scripts, with a registry in memory
-// for each script, which is at $REGISTRY from the first use on:
+// registryCommand returns the command `registry` of scripts. It gives each script its own registry
+// in memory. The address is in $REGISTRY after the first use:
 //
 //	registry push LAYOUT NAME:TAG
 //	registry drop NAME:TAG

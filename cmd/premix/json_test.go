@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// notJSON has the commands whose standard output is not a result of premix, with the reason.
+// notJSON lists the commands whose standard output is not a result of premix, with the reason.
 var notJSON = map[string]string{
 	"blast blastn":       "prints the output of BLAST+",
 	"blast blastp":       "prints the output of BLAST+",
@@ -39,8 +39,8 @@ var notJSON = map[string]string{
 	"watch":              "serves until it is stopped",
 }
 
-// jsonElsewhere has the commands that need other machines or large data, with the file of the
-// test that reads their JSON, or the reason for which they print none.
+// jsonElsewhere lists the commands that need other machines or large data, with the test file that
+// reads their JSON, or the reason why they print none.
 var jsonElsewhere = map[string]string{
 	"blast cluster evict": "prints nothing",
 	"blast cluster key":   "prints nothing",
@@ -62,8 +62,9 @@ var jsonElsewhere = map[string]string{
 	"transfer why":        "testdata/script/transfer.txtar",
 }
 
-// TestJSON runs the commands with --json: their standard output is JSON values or empty, the
-// standard error has errors as JSON, and each command is here or has its reason in a table.
+// TestJSON runs the commands with --json. The standard output must consist of JSON values or be
+// empty, and the standard error must have errors as JSON. Each command is run here or has a reason
+// in a table.
 func TestJSON(t *testing.T) {
 	dir, ram := t.TempDir(), filepath.Join("/dev/shm", filepath.Base(filepath.Dir(binary))+"-json")
 	t.Cleanup(func() { os.RemoveAll(ram) })
@@ -196,7 +197,7 @@ func TestJSON(t *testing.T) {
 		if c.code != 0 {
 			text := stderr.Bytes()
 			if i := bytes.Index(text, []byte("{\"error\"")); i >= 0 {
-				text = text[i:] // notes come before it
+				text = text[i:] // skip the notes before it
 			} else if len(out.Bytes()) == 0 {
 				t.Errorf("%s: exit code %d, and neither an error nor a result as JSON", c.line, c.code)
 			}
@@ -229,7 +230,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// parsesJSON asserts that text is a sequence of JSON values.
+// parsesJSON checks that text is a sequence of JSON values.
 func parsesJSON(t *testing.T, what string, text []byte) {
 	t.Helper()
 	for d := json.NewDecoder(bytes.NewReader(text)); ; {
@@ -243,7 +244,7 @@ func parsesJSON(t *testing.T, what string, text []byte) {
 	}
 }
 
-// able returns whether this machine has all of needs: programs, files, root, and hot starts.
+// able reports whether this machine meets all needs: programs, files, root, and hot starts.
 func able(t *testing.T, needs string) bool {
 	t.Helper()
 	for _, need := range strings.Fields(needs) {

@@ -27,8 +27,8 @@ import (
 	"premix/internal/testkit/kubetest"
 )
 
-// testCluster is a control plane with two nodes of a stand-in kubelet, and an account that
-// has the rights of dist/kubernetes and no others.
+// testCluster is a control plane with two nodes of a simulated kubelet, and an account with only
+// the rights of dist/kubernetes.
 type testCluster struct {
 	*kubetest.Box
 	kubelet    *kubetest.Kubelet
@@ -91,7 +91,7 @@ func (c *testCluster) apply(t *testing.T, name string) {
 	}
 }
 
-// account is a kubeconfig with a token of a service account.
+// account returns a kubeconfig with a token of a service account.
 func (c *testCluster) account(t *testing.T, name string) string {
 	t.Helper()
 	text, err := c.Client.Core.Post().AbsPath("/api/v1/namespaces/default/serviceaccounts/"+name+"/token").
@@ -111,7 +111,7 @@ func (c *testCluster) account(t *testing.T, name string) string {
 	return path
 }
 
-// options are the arguments for tasks of a scene.
+// options returns the engine arguments for tasks of a scene.
 func (c *testCluster) options(s *taskScene, more ...string) []string {
 	list := []string{"--engine", "kubernetes"}
 	if c.kubeconfig != "" {
@@ -123,8 +123,8 @@ func (c *testCluster) options(s *taskScene, more ...string) []string {
 	return list
 }
 
-// template writes a template of pods: the mark in their environment finds them again,
-// and what it says besides.
+// template writes a pod template with the mark in the environment, so that the test finds the
+// processes, and with the lines of more.
 func (c *testCluster) template(t *testing.T, s *taskScene, more string) string {
 	t.Helper()
 	mark := strings.SplitN(s.mark, "=", 2)
@@ -132,7 +132,7 @@ func (c *testCluster) template(t *testing.T, s *taskScene, more string) string {
 	return "template=" + s.path("pod.yaml")
 }
 
-// output is what a command prints, which may be read while it runs.
+// output collects the output of a command. It may be read while the command runs.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -161,7 +161,7 @@ func (c *testCluster) begin(t *testing.T, s *taskScene, stdin string, args ...st
 	return cmd, out
 }
 
-// jobs are the Jobs of the cluster.
+// jobs returns the Jobs of the cluster.
 func (c *testCluster) jobs(t *testing.T) []batchv1.Job {
 	t.Helper()
 	list := &batchv1.JobList{}
@@ -180,8 +180,9 @@ func (c *testCluster) pods(t *testing.T) []corev1.Pod {
 	return list.Items
 }
 
-// since returns a function that counts the pods that have come since then. Others may go
-// at any time: what a search or a cancelled run leaves is removed after its end.
+// since returns a function that counts the pods that appeared after the call of since. Older pods
+// may disappear at any time, because the remains of a search or of a cancelled run are removed
+// after its end.
 func (c *testCluster) since(t *testing.T) func() int {
 	t.Helper()
 	before := make(map[types.UID]bool)
@@ -199,7 +200,7 @@ func (c *testCluster) since(t *testing.T) func() int {
 	}
 }
 
-// running are the names of the pods that run tasks of a scene.
+// running returns the names of the pods that run tasks of a scene.
 func (c *testCluster) running(t *testing.T, s *taskScene) []string {
 	t.Helper()
 	own := make(map[string]bool)
@@ -234,8 +235,8 @@ func TestKubernetes(t *testing.T) {
 	t.Run("options", func(t *testing.T) { c.testJobOptions(t) })
 }
 
-// Labels and annotations are the Job's, and the pods run where there are GPUs: one at a time on
-// the only node with one. The API server has everything as it was asked for.
+// The Job has the requested labels and annotations. Its pods run one at a time on the only node
+// with a GPU. The API server has all other options as requested.
 func (c *testCluster) testJobOptions(t *testing.T) {
 	s := newTaskScene(t)
 	if _, err := c.StartKubelet(t.Context(), kubetest.Nodes{Names: []string{"node-gpu"}, Cores: 4, Memory: "16Gi", Resources: map[string]int{"nvidia.com/gpu": 1}}); err != nil {
@@ -272,7 +273,7 @@ func (c *testCluster) testJobOptions(t *testing.T) {
 	}
 }
 
-// Tasks are packed: many tasks, few pods.
+// Many tasks are packed into few pods.
 func (c *testCluster) testTasks(t *testing.T) {
 	s := newTaskScene(t)
 	const tasks = 300
@@ -295,13 +296,13 @@ func (c *testCluster) testTasks(t *testing.T) {
 			t.Errorf("a Job is %+v", j.Spec)
 		}
 	}
-	// The same command has nothing to do.
+	// The same command has nothing left to do.
 	if got := s.success(t, text.String(), args...); !strings.Contains(got, "nothing to do") {
 		t.Errorf("%s", got)
 	}
 }
 
-// A recipe runs over its samples in pods, with the same outputs as anywhere.
+// A recipe runs over its samples in pods, with the same outputs as elsewhere.
 func (c *testCluster) testRecipe(t *testing.T) {
 	const samples = 12
 	s := &taskScene{newScene(t, "cat \"$1\"\n", "", samples)}
@@ -322,7 +323,7 @@ func (c *testCluster) testRecipe(t *testing.T) {
 	}
 }
 
-// why has the words of the scheduler, of the kubelet and of the Job controller.
+// task why prints the messages of the scheduler, of the kubelet and of the Job controller.
 func (c *testCluster) testWhy(t *testing.T) {
 	s := newTaskScene(t)
 	args := append([]string{"submit", "--out", "out", "-"}, c.options(s, c.template(t, s, "  nodeSelector: {disk: fast}\n"))...)
@@ -334,7 +335,7 @@ func (c *testCluster) testWhy(t *testing.T) {
 	}) {
 		t.Error(got)
 	}
-	// Nobody dispatches now; another premix goes on with the Job, and cancels it.
+	// No premix dispatches now. Another premix continues with the Job and cancels it.
 	args[0] = "run"
 	cmd, out := c.begin(t, s, "true\n", args...)
 	if !comes(func() bool { return strings.Contains(out.String(), "continuing with 1 jobs of kubernetes") }) {
@@ -352,12 +353,12 @@ func (c *testCluster) testWhy(t *testing.T) {
 	}
 }
 
-// owns tells whether a Job is for tasks of a scene.
+// owns reports whether a Job is for tasks of a scene.
 func (s *taskScene) owns(j batchv1.Job) bool {
 	return j.Annotations["premix/directory"] == s.path("out")
 }
 
-// Ctrl-C removes the Jobs, and the same command goes on.
+// Ctrl-C removes the Jobs, and the same command continues.
 func (c *testCluster) testInterrupted(t *testing.T) {
 	s := newTaskScene(t)
 	text := strings.Repeat("touch begun; while [ ! -e go ]; do sleep 0.05; done\n", 3)
@@ -379,7 +380,7 @@ func (c *testCluster) testInterrupted(t *testing.T) {
 	s.once(t, 3)
 }
 
-// A pod that is evicted is replaced by Kubernetes, one that fails by premix.
+// Kubernetes replaces an evicted pod, and premix replaces a failed pod.
 func (c *testCluster) testDisrupted(t *testing.T) {
 	s := newTaskScene(t)
 	const tasks = 4
@@ -423,7 +424,7 @@ func (c *testCluster) testDisrupted(t *testing.T) {
 	s.once(t, tasks)
 }
 
-// premix in a pod has no kubeconfig: it uses what Kubernetes puts into pods.
+// premix in a pod has no kubeconfig: it uses the files that Kubernetes puts into pods.
 func (c *testCluster) testInCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to mount what pods find at a fixed path takes root")
@@ -438,7 +439,7 @@ func (c *testCluster) testInCluster(t *testing.T) {
 	}
 	s.write(t, "account/token", config.AuthInfos["premix"].Token)
 	s.write(t, "account/namespace", "default")
-	authority, err := os.ReadFile(filepath.Join(c.Dir, "certs/apiserver.crt")) // it has signed itself
+	authority, err := os.ReadFile(filepath.Join(c.Dir, "certs/apiserver.crt")) // the certificate is self-signed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,8 +457,8 @@ func (c *testCluster) testInCluster(t *testing.T) {
 	s.once(t, 2)
 }
 
-// A node is lost with the pods on it: at first nobody but premix notices, then it is
-// removed from the cluster.
+// A node is lost with its pods. First only premix notices; then the node is removed from the
+// cluster.
 func TestKubernetesNodeLost(t *testing.T) {
 	if !soak {
 		t.Skip("it takes minutes; PREMIX_SOAK=1 runs it")
@@ -491,7 +492,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 			if removed {
 				err = c.Client.Delete(t.Context(), c.Client.Core, "", "nodes", name, metav1.DeleteOptions{})
 			} else {
-				// What the controller of nodes does after some minutes.
+				// The node controller does the same after some minutes.
 				err = c.Client.Core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).Body([]byte(`{"spec":{"unschedulable":true}}`)).Do(t.Context()).Error()
 				for _, p := range c.pods(t) {
 					if p.Spec.NodeName == name {
@@ -514,8 +515,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 	}
 }
 
-// The API server, a worker and premix itself are killed at random moments: every task
-// ends once.
+// The API server, a worker and premix itself are killed at random moments. Every task ends once.
 func (c *testCluster) testFaults(t *testing.T) {
 	runs, tasks := 3, 200
 	if soak {

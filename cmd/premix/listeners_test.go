@@ -21,11 +21,11 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-// descriptors is the limit of open files of the servers of these tests.
+// descriptors is the open file limit of the servers in these tests.
 const descriptors = 300
 
-// serving starts a server of premix with few descriptors. It returns the first match of
-// form in what the server says.
+// serving starts a premix server with few descriptors. It returns the first match of form in the
+// output of the server.
 func serving(t *testing.T, env []string, form string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$@"`, descriptors), "sh", binary)
@@ -65,7 +65,7 @@ func serving(t *testing.T, env []string, form string, args ...string) string {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // its status is that of the signal
+		_ = cmd.Wait() // its status is the signal
 		<-rest
 	})
 	select {
@@ -80,9 +80,10 @@ func serving(t *testing.T, env []string, form string, args ...string) string {
 	return ""
 }
 
-// Clients that send nothing, parts of a header, or headers without end, or that close their
-// half of the connection in the middle of one, more than a server has descriptors, do not
-// keep out others: without bounds these waited until the header's time was up.
+// TestListenersUnderIdle opens more connections than a server has descriptors. The clients send
+// nothing, part of a header, or an endless header, or close their half of the connection within a
+// header. They must not keep out other clients. Without limits, other clients would wait until the
+// header timeout.
 func TestListenersUnderIdle(t *testing.T) {
 	home := t.TempDir()
 	env := []string{"PREMIX_HOME=" + home}
@@ -111,7 +112,7 @@ func TestListenersUnderIdle(t *testing.T) {
 				if c.name == "node metrics" {
 					address = metrics
 				}
-				// Never the first request: then the server would have to be ready.
+				// Retry the request, because the server may not be ready for the first one.
 				if !comes(func() bool { return ask(address, c.path) == nil }) {
 					t.Fatal(ask(address, c.path))
 				}
@@ -120,13 +121,13 @@ func TestListenersUnderIdle(t *testing.T) {
 						d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i%addresses))}}
 						conn, err := d.Dial("tcp", address)
 						if errors.Is(err, syscall.ECONNRESET) {
-							continue // it was one too many of its address
+							continue // this address has too many connections
 						}
 						if err != nil {
 							t.Fatal(err)
 						}
 						t.Cleanup(func() { conn.Close() })
-						// The server may have closed it by now.
+						// The server may have closed the connection by now.
 						const started = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
 						switch i % 4 {
 						case 0:
@@ -150,9 +151,8 @@ func TestListenersUnderIdle(t *testing.T) {
 	}
 }
 
-// unhindered checks that clients which send nothing do not keep out a request. Without
-// bounds it waits each time until the time of their headers is up, which is 10 s. A loaded
-// machine may take long too, but not each time.
+// unhindered checks that idle clients do not keep out a request. Without limits, each request would
+// wait until the header timeout of 10 s. A loaded machine may also be slow, but not each time.
 func unhindered(t *testing.T, crowd func(), ask func() error) {
 	t.Helper()
 	var took time.Duration
@@ -169,7 +169,7 @@ func unhindered(t *testing.T, crowd func(), ask func() error) {
 	t.Errorf("an answer took %v", took)
 }
 
-// askLong makes a request whose header has 1 MiB, and returns the status of the answer.
+// askLong makes a request with a header of 1 MiB and returns the status of the answer.
 func askLong(t *testing.T, address, path string) int {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -181,7 +181,7 @@ func askLong(t *testing.T, address, path string) int {
 		t.Fatal(err)
 	}
 	go func() {
-		// The server answers before it has read all.
+		// The server answers before it has read everything.
 		_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+address+"\r\nX-Long: "+strings.Repeat("x", 1<<20)+"\r\n\r\n")
 	}()
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -192,7 +192,7 @@ func askLong(t *testing.T, address, path string) int {
 	return r.StatusCode
 }
 
-// ask makes one request, in a connection of its own.
+// ask makes one request in a new connection.
 func ask(address, path string) error {
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get("http://" + address + path)
@@ -209,7 +209,7 @@ func ask(address, path string) error {
 	return nil
 }
 
-// The control socket of a node under the same clients.
+// Idle clients do not keep out requests to the control socket of a node.
 func TestControlSocketUnderIdle(t *testing.T) {
 	dir := shortdir.New(t)
 	env := []string{"PREMIX_HOME=" + dir, "PREMIX_NODE_DIR=" + filepath.Join(dir, "node")}
@@ -246,18 +246,18 @@ func TestControlSocketUnderIdle(t *testing.T) {
 	})
 }
 
-// The socket of the programs of Slurm lets in its own user alone: who connects has jobs
-// run as that user.
+// The socket of the Slurm programs accepts only its own user, because a client can run jobs as this
+// user.
 func TestShimSocketMode(t *testing.T) {
 	dir := shortdir.New(t)
 	shim := filepath.Join(dir, "shim")
-	// A umask of 0 is that of a careless service. The worker does not end while it has a job.
+	// A careless service may run with umask 0. The worker does not end while it has a job.
 	cmd := exec.Command("sh", "-c", `umask 0; cd "$2"/.. && "$1" slurm-shim --dir "$2" --idle 1s && "$2/bin/sbatch" --wrap 'exec sleep 1000' && stat -c %a "$2"/.premix/slurm/socket; status=$?; "$2/bin/scancel" 1; exit $status`, "sh", binary, shim)
 	out, err := cmd.CombinedOutput()
 	if text := strings.TrimSpace(string(out)); err != nil || !strings.HasSuffix(text, "\n600") {
 		t.Errorf("%v\n%s", err, text)
 	}
-	// A worker has its lock until it has written all.
+	// A worker holds its lock until it has written everything.
 	held, err := os.Open(filepath.Join(shim, ".premix/slurm/lock"))
 	if err != nil {
 		t.Fatal(err)

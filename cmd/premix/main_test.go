@@ -21,10 +21,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// binary is the real premix, built once.
+// binary is the path of a premix that is built once for all tests.
 var binary string
 
-// buildFlags are further flags of go build for binary.
+// buildFlags holds additional flags of go build for binary.
 var buildFlags []string
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 func withBinary(m *testing.M) int {
-	// A test that runs apart is a part of one that has built it.
+	// A test in a separate process uses the binary that its parent built.
 	if binary = os.Getenv("PREMIX_TEST_BINARY"); binary != "" {
 		return m.Run()
 	}
@@ -42,12 +42,12 @@ func withBinary(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	// Tests as another user execute it too.
+	// Tests that run as another user execute it too.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// Everything of these tests is below dir, where leftovers looks for mounts.
+	// All files of these tests are below dir, where leftovers looks for mounts.
 	if err := os.Setenv("TMPDIR", dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -59,7 +59,7 @@ func withBinary(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
 		return 1
 	}
-	// A shim looks for premix beside it.
+	// A shim looks for premix in its own directory.
 	build = exec.Command("go", "build", "-ldflags", "-E premix_entry", "-o", filepath.Join(dir, "premix-shim"), "../premix-shim")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
@@ -80,11 +80,11 @@ func withBinary(m *testing.M) int {
 	return code
 }
 
-// patience is how long is waited for what must come. A machine may be slow, and it
-// may have other things to do.
+// patience is the longest time to wait for an event that must happen. The machine may be slow or
+// busy.
 const patience = 2 * time.Minute
 
-// comes waits until something is so, and tells whether it was.
+// comes waits until is returns true and reports whether it did.
 func comes(is func() bool) bool {
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -94,8 +94,8 @@ func comes(is func() bool) bool {
 	return true
 }
 
-// leftovers tells of processes, mounts and cgroups that are there because of
-// this test's premix. Those of a premix that was killed are given time to go.
+// leftovers reports processes, mounts and cgroups that this test's premix has left behind. It gives
+// the processes of a killed premix time to end.
 func leftovers() []error {
 	var errs []error
 	comes(func() bool {
@@ -116,14 +116,14 @@ func leftovers() []error {
 			for _, dir := range dirs {
 				errs = append(errs, fmt.Errorf("cgroup %s", dir))
 			}
-			_, _ = canStart("cold") // the next premix takes away what those that were killed have left
+			_, _ = canStart("cold") // the next premix removes the files that killed ones left behind
 		}
 		return len(errs) == 0
 	})
 	return errs
 }
 
-// processes are those that f picks by their executable and environment.
+// processes returns the processes for which f returns true for their executable and environment.
 func processes(f func(exe, environ string) bool) []int {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -147,7 +147,7 @@ func processes(f func(exe, environ string) bool) []int {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second): // one that hangs in the kernel, and is none of ours
+	case <-time.After(10 * time.Second): // one process of another program hangs in the kernel
 	}
 	var list []int
 	for len(found) > 0 {
@@ -156,9 +156,9 @@ func processes(f func(exe, environ string) bool) []int {
 	return list
 }
 
-// program returns the executable and the environment of a process, from its directory in
-// /proc. Processes of others, and those that just ended, cannot be read. One that executes
-// a program has no environment for a moment, and is looked at again then.
+// program returns the executable and the environment of a process from its directory in /proc. It
+// returns empty strings for processes of other users and for processes that just ended. While a
+// process executes a program its environment is empty for a moment: program then reads it again.
 func program(dir string) (exe, environ string) {
 	for empty := 0; ; time.Sleep(time.Millisecond) {
 		exe, _ = os.Readlink(filepath.Join(dir, "exe"))
@@ -168,20 +168,20 @@ func program(dir string) (exe, environ string) {
 		}
 		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		// Fields 50 and 51, of which the third is the first here (proc_pid_stat(5)).
+		// These are fields 50 and 51; f begins with field 3 (proc_pid_stat(5)).
 		if err != nil || len(f) < 49 || f[0] == "Z" {
 			return exe, ""
 		}
 		if f[47] == f[48] && f[47] != "0" {
 			if empty++; empty == 20 {
-				return exe, "" // it was started with none
+				return exe, "" // it was started with an empty environment
 			}
 		}
 	}
 }
 
-// environment reads the environment of a process in one piece: of a program that another
-// one replaces meanwhile, a second read would find nothing.
+// environment reads the environment of a process in a single read. If the process executed another
+// program between two reads, the second would return nothing.
 func environment(dir string) (string, error) {
 	f, err := os.Open(filepath.Join(dir, "environ"))
 	if err != nil {
@@ -200,7 +200,7 @@ func environment(dir string) (string, error) {
 	}
 }
 
-// A process that executes one program after another is seen at every look.
+// processes always finds a process that executes one program after another.
 func TestProcessesThatExecute(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "again")
@@ -226,16 +226,17 @@ func TestProcessesThatExecute(t *testing.T) {
 	}
 }
 
-// parent matches the name of a premix's own cgroup: its process is the first part.
+// parent matches the name of the cgroup of a premix. The first part is the process ID.
 var parent = regexp.MustCompile(`^premix-(\d+)\.\d+\.\d+$`)
 
-// cgroups are those of a premix whose process is dead, wherever they are. Other tests
-// that run beside this one kill theirs, too, and it may be long until one comes after it.
+// cgroups returns the cgroups of premix processes that are dead, wherever the cgroups are. Tests
+// that run at the same time kill their own premix too, and the next premix that removes such
+// cgroups may start much later.
 func cgroups() []string {
 	var list []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it went while we looked
+			return nil // it was removed since it was listed
 		}
 		m := parent.FindStringSubmatch(e.Name())
 		if m == nil || !e.IsDir() {
@@ -266,18 +267,18 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("SOURCE", source)
-			// Each has its own place in memory, which goes with it.
+			// Each script has its own directory in memory, which is removed at its end.
 			ram, err := os.MkdirTemp("/dev/shm", "premix-test-")
 			if err != nil {
 				return err
 			}
 			env.Setenv("PREMIX_BLAST_RAM", filepath.Join(ram, "blast"))
 			env.Defer(func() { os.RemoveAll(ram) })
-			// A script that failed has not stopped the node that it started.
+			// A failed script has not stopped the node that it started.
 			env.Defer(func() {
 				stop := exec.Command(binary, "node", "stop", "--lazy")
 				stop.Env = env.Vars
-				_ = stop.Run() // there may be none
+				_ = stop.Run() // there may be no node
 			})
 			return nil
 		},
@@ -311,7 +312,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits runs a command that must end with a given status: exits 2 premix run.
+// exits runs a command that must end with a given status, as in: exits 2 premix run.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits STATUS COMMAND...")
@@ -330,7 +331,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// lines compares the number of lines of a file with what it should be.
+// lines checks the number of lines of a file.
 func lines(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: lines NUMBER FILE")
@@ -340,7 +341,7 @@ func lines(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// sleepless waits until a file is there.
+// sleepless waits until a file exists.
 func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: sleepless FILE")
@@ -352,8 +353,8 @@ func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 
 var canHot = sync.OnceValues(func() (bool, error) { return canStart("hot") })
 
-// canStart tells whether tasks can start in some way on this machine: by trying. A try
-// that fails for another reason than that it cannot be is an error.
+// canStart tries a kind of start and reports whether it is possible on this machine. It returns an
+// error if the try fails for another reason.
 func canStart(kind string) (bool, error) {
 	dir, err := os.MkdirTemp("", "premix-can-")
 	if err != nil {

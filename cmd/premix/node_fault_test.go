@@ -28,9 +28,9 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// apart runs a test again, in a process that has a mount namespace of its own:
-// what the test mounts is seen by nobody else, and is gone when it has ended. It
-// returns true there, and false in the first process, when the test is over.
+// apart runs a test again in a process with its own mount namespace, so that its mounts are
+// invisible outside and disappear with the process. It returns true in that process, and false in
+// the first process, after the test has ended.
 func apart(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("PREMIX_TEST_APART") != "" {
@@ -54,17 +54,17 @@ func apart(t *testing.T) bool {
 	return false
 }
 
-// farm is a published tree with what is needed to mount it, and to compare it.
+// farm is a published tree with everything that tests need to mount and compare it.
 type farm struct {
 	dir    string
 	files  map[string][]byte // by path below the mount
 	names  []string
 	origin *faulty.Handler
 	url    string
-	user   uint32 // who runs premix
+	user   uint32 // the user that runs premix
 }
 
-// newFarm publishes a tree and serves it. The node's configuration is config.
+// newFarm publishes a tree and serves it. config is the configuration of the node.
 func newFarm(t *testing.T, config string) *farm {
 	t.Helper()
 	f := &farm{dir: t.TempDir(), files: map[string][]byte{}}
@@ -117,7 +117,7 @@ func (f *farm) write(t *testing.T, name string, content []byte) {
 	}
 }
 
-// premix runs a command line and returns its status and what it wrote.
+// premix runs a command line and returns its status and output.
 func (f *farm) premix(t *testing.T, args ...string) (status int, out string) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -166,7 +166,7 @@ func (f *farm) status(t *testing.T) node.Status {
 	return s
 }
 
-// read reads a file of the mount from where it is stored, not from the page cache.
+// read reads a file of the mount from its storage, bypassing the page cache.
 func (f *farm) read(name string) ([]byte, error) {
 	file, err := os.Open(f.path("mnt/" + name))
 	if err != nil {
@@ -191,13 +191,13 @@ func (f *farm) read(name string) ([]byte, error) {
 	return content, nil
 }
 
-// wrongError says that a file had other bytes than it should.
+// wrongError reports a file with wrong bytes.
 type wrongError struct{ name string }
 
 func (e *wrongError) Error() string { return e.name + " has wrong bytes" }
 
-// check reads one file. The error is a *wrongError where bytes, or some of the
-// bytes that came before an error, are not right.
+// check reads one file. It returns a *wrongError if any bytes are wrong, including bytes before a
+// read error.
 func (f *farm) check(name string) error {
 	got, err := f.read(name)
 	want := f.files[name]
@@ -227,7 +227,7 @@ func (f *farm) whole(t *testing.T) {
 	}
 }
 
-// recovers waits until the whole mount can be read.
+// recovers waits until all files of the mount can be read.
 func (f *farm) recovers(t *testing.T) {
 	t.Helper()
 	for started := time.Now(); ; time.Sleep(50 * time.Millisecond) {
@@ -247,8 +247,8 @@ func (f *farm) recovers(t *testing.T) {
 	}
 }
 
-// readers read for as long as wanted. What they read must be right; errors are
-// counted where they are expected, and fail the test otherwise.
+// readers are goroutines that read until end is called. Wrong bytes fail the test. Errors are
+// counted where they are expected, and fail the test elsewhere.
 type readers struct {
 	stop  atomic.Bool
 	reads atomic.Int64
@@ -278,7 +278,7 @@ func (f *farm) readers(t *testing.T, n int, mayFail bool) *readers {
 	return r
 }
 
-// end stops the readers and returns when the last one has ended.
+// end stops the readers and returns after the last one has ended.
 func (r *readers) end(t *testing.T) {
 	t.Helper()
 	r.stop.Store(true)
@@ -288,8 +288,7 @@ func (r *readers) end(t *testing.T) {
 	}
 }
 
-// gone stops the node and checks that it has left nothing: no mount, no process,
-// no socket, no directory of a base.
+// gone stops the node and checks that it has left no mount, process, socket or base directory.
 func (f *farm) gone(t *testing.T) {
 	t.Helper()
 	if status, out := f.premix(t, "node", "stop"); status != 0 {
@@ -324,7 +323,7 @@ func (f *farm) gone(t *testing.T) {
 	}
 }
 
-// kill ends processes at once, as kill -9 does; parents are named before children.
+// kill sends SIGKILL to processes. The arguments name parents before children.
 func kill(t *testing.T, pids ...int) {
 	t.Helper()
 	send := func(pid int, sig syscall.Signal) {
@@ -333,7 +332,7 @@ func kill(t *testing.T, pids ...int) {
 		}
 	}
 	if len(pids) > 1 {
-		// Stopped first: none of them is to notice that another one is gone.
+		// Stop all processes first, so that none of them notices the end of another one.
 		for _, pid := range pids {
 			send(pid, unix.SIGSTOP)
 		}
@@ -345,8 +344,8 @@ func kill(t *testing.T, pids ...int) {
 			})
 		}
 	}
-	// The last one first: at the death of a parent the kernel wakes stopped children
-	// that are left alone in their process group (setpgid(2)).
+	// The children die first: at the death of a parent the kernel continues stopped children in a
+	// process group that becomes orphaned (setpgid(2)).
 	for _, pid := range slices.Backward(pids) {
 		send(pid, unix.SIGKILL)
 	}
@@ -354,8 +353,8 @@ func kill(t *testing.T, pids ...int) {
 
 const patient = "max_deaths: 100000\nfetch_timeout: 20s\n"
 
-// Every fault that an origin can have, while what is mounted is read. Bytes are
-// right or there is an error; when the fault ends everything can be read.
+// The origin has each possible fault while readers read the mount. Every read returns right bytes
+// or an error. After the fault everything can be read.
 func TestMountWithFaultyOrigin(t *testing.T) {
 	if !apart(t) {
 		return
@@ -382,8 +381,7 @@ func TestMountWithFaultyOrigin(t *testing.T) {
 	}
 }
 
-// The network is cut, and comes back: what is in the cache is read meanwhile, also
-// by a new mount.
+// While the network is cut, files in the cache can be read, also through a new mount.
 func TestNetworkCut(t *testing.T) {
 	if !apart(t) {
 		return
@@ -418,8 +416,8 @@ func TestNetworkCut(t *testing.T) {
 	f.recovers(t)
 }
 
-// The cache's disk is full: what cannot be kept is read all the same, and kept
-// once there is room.
+// While the cache's disk is full, reads succeed without caching. Caching continues once there is
+// room.
 func TestCacheDiskFull(t *testing.T) {
 	if !apart(t) {
 		return
@@ -443,15 +441,15 @@ func TestCacheDiskFull(t *testing.T) {
 	if err := unix.Mount("tmpfs", f.path("home/cache/node"), "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
 		t.Fatal(err)
 	}
-	f.ok(t, "node", "restart") // what was not kept may have stayed in memory
+	f.ok(t, "node", "restart") // data that the cache could not store may still be in memory
 	await(t, "what is read now that there is room", func() bool {
 		f.whole(t)
 		return f.status(t).Mounts[0].Present > 10<<20
 	})
-	f.ok(t, "node", "stop") // before the tmpfs goes
+	f.ok(t, "node", "stop") // before the tmpfs is unmounted
 }
 
-// A quota that is smaller than one file.
+// A mount works with a quota that is smaller than one file.
 func TestQuotaSmallerThanAFile(t *testing.T) {
 	if !apart(t) {
 		return
@@ -473,7 +471,7 @@ func TestQuotaSmallerThanAFile(t *testing.T) {
 	}
 }
 
-// corrupt overwrites parts of what the cache has on disk, and returns how many.
+// corrupt overwrites parts of the cached data on disk, and returns the number of parts.
 func (f *farm) corrupt(t *testing.T) int {
 	t.Helper()
 	images, err := filepath.Glob(f.path("home/cache/node/trees/*/image"))
@@ -498,7 +496,7 @@ func (f *farm) corrupt(t *testing.T) int {
 	}
 }
 
-// The cache is damaged while the node does not run, and while it does.
+// Damage to the cache is repaired, whether the node runs at the time or not.
 func TestCacheCorrupted(t *testing.T) {
 	if !apart(t) {
 		return
@@ -532,7 +530,7 @@ func TestCacheCorrupted(t *testing.T) {
 	}
 }
 
-// A complete tree whose image was damaged is not given to the kernel as it is.
+// A complete tree with a damaged image is not mounted from the image file.
 func TestCompleteImageCorrupted(t *testing.T) {
 	if !apart(t) {
 		return
@@ -540,8 +538,8 @@ func TestCompleteImageCorrupted(t *testing.T) {
 	f := newFarm(t, patient)
 	f.mount(t, "--eager")
 	f.whole(t)
-	// A mount does not wait long for the image to be verified: on a slow machine one
-	// of the next begins with less to do.
+	// A mount waits only briefly for the verification of the image. On a slow machine a later mount
+	// finds more of it done.
 	await(t, "a mount from the image file", func() bool {
 		f.ok(t, "umount", f.path("mnt"))
 		f.mount(t)
@@ -555,8 +553,7 @@ func TestCompleteImageCorrupted(t *testing.T) {
 	f.whole(t)
 }
 
-// The worker is killed again and again while fifty readers read: none of them
-// notices.
+// Fifty readers do not notice that the worker is killed repeatedly.
 func TestWorkerKilled(t *testing.T) {
 	if !apart(t) {
 		return
@@ -583,13 +580,13 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// A worker dies while a profile keeps the kernel from reading ahead: the next one
-// takes that back.
+// If a worker dies while a profile keeps the kernel from reading ahead, the next worker restores
+// the usual readahead.
 func TestReadaheadOutlivesWorker(t *testing.T) {
 	if !apart(t) {
 		return
 	}
-	// Where another EROFS is mounted at the same moment, the setting can be the other one's.
+	// If another EROFS is mounted at the same moment, the setting may belong to that mount.
 	const attempts = 3
 	for range attempts {
 		if readaheadComesBack(t) {
@@ -614,8 +611,8 @@ func readaheadComesBack(t *testing.T) bool {
 		t.Skip("this kernel does not tell where the settings of EROFS are")
 	}
 	setting := filepath.Join(j.Mounts[0].BDI, "read_ahead_kb")
-	// Of two EROFS that are mounted at the same moment it is not known which is which,
-	// and somebody else's may go.
+	// The node cannot tell apart two EROFS that are mounted at the same moment, and the other one
+	// may be unmounted.
 	others := func(err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			t.Skip("somebody has mounted another EROFS at the same moment")
@@ -638,7 +635,7 @@ func readaheadComesBack(t *testing.T) bool {
 	return back
 }
 
-// The supervisor is killed, and in between the worker: a new one takes over.
+// A killed supervisor is replaced by a new one, as is a worker that is killed in between.
 func TestSupervisorKilled(t *testing.T) {
 	if !apart(t) {
 		return
@@ -667,16 +664,15 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Both are killed: reads fail and give nothing wrong, until the next node mounts
-// the same trees at the same places.
+// When both supervisor and worker are killed, reads fail without wrong data until the next node
+// mounts the same trees at the same places.
 func TestBothKilled(t *testing.T) {
 	if !apart(t) {
 		return
 	}
 	for _, backend := range []string{"erofs", "fuse"} {
 		t.Run(backend, func(t *testing.T) {
-			// A tree that has become complete would be mounted without the node, and
-			// outlive it.
+			// A complete tree would be mounted without the node and outlive it.
 			f := newFarm(t, patient+"verify: true\n")
 			f.mkdir(t, "mnt2")
 			f.mount(t, "--backend", backend)
@@ -686,7 +682,7 @@ func TestBothKilled(t *testing.T) {
 				await(t, "reads", func() bool { return r.reads.Load() > 100 })
 				s := f.status(t)
 				kill(t, s.Supervisor, s.Worker)
-				// Of a large file, which is no part of the metadata that the kernel keeps.
+				// Read a large file, which is not part of the metadata that the kernel caches.
 				large := f.names[len(f.names)-1]
 				await(t, "an error", func() bool { return f.check(large) != nil })
 				r.end(t)
@@ -705,19 +701,19 @@ func TestBothKilled(t *testing.T) {
 			if s := f.status(t); len(s.Mounts) != 1 {
 				t.Errorf("%+v", s.Mounts)
 			}
-			// What is dead is also taken away by stopping what does not run.
+			// Stopping a node that does not run also removes its dead mounts.
 			s = f.status(t)
 			kill(t, s.Supervisor, s.Worker)
 		})
 	}
 }
 
-// A worker that dies again and again is given up: mounts fail closed.
+// The node gives up on a worker that dies repeatedly: its mounts then return errors.
 func TestGivingUp(t *testing.T) {
 	if !apart(t) {
 		return
 	}
-	// On a slow machine five deaths may take longer than those that count.
+	// On a slow machine five deaths may take longer than the period in which deaths count.
 	f := newFarm(t, "max_deaths: 2\n")
 	f.mount(t)
 	await(t, "the end of the node", func() bool {
@@ -741,8 +737,8 @@ func TestGivingUp(t *testing.T) {
 	f.whole(t)
 }
 
-// The worker is killed while mounts are made and removed. Clients succeed or say
-// why not; in the end nothing is left that nobody asked for.
+// The worker is killed while mounts are made and removed. Clients succeed or report the reason. In
+// the end there are no mounts that the test did not request.
 func TestKilledWhileMounting(t *testing.T) {
 	if !apart(t) {
 		return
@@ -782,7 +778,8 @@ func TestKilledWhileMounting(t *testing.T) {
 	}
 }
 
-// A mount that is in use stays, and says who uses it; with --lazy it goes.
+// A mount in use stays, and umount reports the process that uses it. With --lazy the mount is
+// removed.
 func TestUmountBusy(t *testing.T) {
 	if !apart(t) {
 		return
@@ -816,7 +813,7 @@ func TestUmountBusy(t *testing.T) {
 
 const nobody = 65534
 
-// ordinary lets an ordinary user run premix, and own all files.
+// ordinary lets an ordinary user run premix and own all files.
 func (f *farm) ordinary(t *testing.T) {
 	t.Helper()
 	helper, err := exec.LookPath("fusermount3")
@@ -826,7 +823,7 @@ func (f *farm) ordinary(t *testing.T) {
 	if st, err := os.Stat(helper); err != nil || st.Mode()&fs.ModeSetuid == 0 {
 		t.Skip("fusermount3 is not set-user-ID")
 	}
-	// Distributions let everybody open it, containers often do not.
+	// Distributions let every user open /dev/fuse, containers often do not.
 	device := f.path("fuse")
 	if err := errors.Join(unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), os.Chmod(device, 0o666), unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
@@ -845,7 +842,7 @@ func (f *farm) ordinary(t *testing.T) {
 	f.user = nobody
 }
 
-// sameAsOrdinary compares src and mnt as the ordinary user, who alone sees into the
+// sameAsOrdinary compares src and mnt as the ordinary user, because only this user can read the
 // mount.
 func (f *farm) sameAsOrdinary(t *testing.T) {
 	t.Helper()
@@ -856,8 +853,8 @@ func (f *farm) sameAsOrdinary(t *testing.T) {
 	}
 }
 
-// An ordinary user mounts through fusermount3, in a node of his own: the same
-// faults, the same recovery.
+// An ordinary user mounts through fusermount3 in a separate node. The same faults have the same
+// recovery.
 func TestOrdinaryUserMounts(t *testing.T) {
 	if !apart(t) {
 		return
@@ -892,8 +889,8 @@ func TestOrdinaryUserMounts(t *testing.T) {
 	f.ok(t, "umount", f.path("mnt"))
 }
 
-// What a mount with --record has seen outlives the worker, and another one goes on
-// with the recording.
+// The accesses that a mount with --record has recorded survive the death of the worker, and the
+// next worker continues the recording.
 func TestRecordingOutlivesWorker(t *testing.T) {
 	if !apart(t) {
 		return

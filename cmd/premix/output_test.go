@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// outputVerbs are all flags that name a file to write, with the other words of a call; DIR
-// and FILE stand for a directory and the file that is there.
+// outputVerbs maps each flag that names an output file to a command line. DIR and FILE are replaced
+// by a directory and an existing file.
 var outputVerbs = map[string]string{
 	"files report --html":      "files report any.parquet --html FILE",
 	"files scan --output":      "files scan DIR -o FILE",
@@ -27,10 +27,10 @@ var outputVerbs = map[string]string{
 	"snapshot pull --record":   "snapshot pull t@1 --record FILE",
 }
 
-// writesFile is what the description of a flag looks like that names a file to write.
+// writesFile matches the description of a flag that names an output file.
 var writesFile = regexp.MustCompile(`(?i)^write |to this file|file to write|file of the (page|table)|file for a page|where .* is written`)
 
-// notOutput are flags that look so, and name no file that a user has.
+// notOutput lists flags that writesFile matches although they name no file of the user.
 var notOutput = map[string]string{
 	"store serve --access-log": "lines are appended, and nothing is replaced",
 	"snapshotter --record":     "a directory, in which files are made with new names",
@@ -43,7 +43,7 @@ func commands(cmd *cobra.Command, do func(name string, cmd *cobra.Command)) {
 	}
 }
 
-// No flag with which a user names a file to write replaces a file of another kind.
+// No flag for an output file lets premix replace a file of another kind.
 func TestOutputsReplaceNothingElse(t *testing.T) {
 	seen := map[string]bool{}
 	commands((&app{}).root(nil), func(name string, cmd *cobra.Command) {
@@ -92,7 +92,7 @@ func TestOutputsReplaceNothingElse(t *testing.T) {
 	}
 }
 
-// Directories that take files of fixed names keep those of others.
+// Commands that write fixed names into a directory do not replace foreign files of these names.
 func TestOutputsOfFixedNames(t *testing.T) {
 	for line, name := range map[string]string{
 		"report DIR":                   "report.html",
@@ -110,7 +110,7 @@ func TestOutputsOfFixedNames(t *testing.T) {
 	}
 }
 
-// The hint about a file that is not a table of a scan does not name the file to be written.
+// The hint about a file that is not a table of a scan does not name this file as the output.
 func TestHintKeepsTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "samples.csv")
 	if err := os.WriteFile(file, []byte("sample\n"), 0o644); err != nil {
@@ -122,7 +122,7 @@ func TestHintKeepsTheFile(t *testing.T) {
 	}
 }
 
-// isOutput reports whether a flag names a file that is checked before it is replaced.
+// isOutput reports whether premix checks the file that a flag names before replacing it.
 func isOutput(f *pflag.Flag) bool {
 	_, ok := f.Value.(outputValue)
 	return ok

@@ -22,33 +22,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The users of these tests. They have no accounts.
+// These users have no accounts.
 const (
 	attacker   = 61001
 	victimUser = 61002
 )
 
-// attack is what one user does to the premix of another.
+// attack describes an action of one user against the premix of another.
 type attack struct {
-	name string // what is done, and what of
+	name string // the action and its target
 
-	// All three are texts for sh(1), see [ward.sh]. before is run by the victim, plant by
-	// the attacker, and run by the victim again.
+	// All three are scripts for sh(1), see [ward.sh]. The victim runs before, then the attacker
+	// runs plant, then the victim runs run.
 	before, plant, run string
-	// rootPlant is as plant, and run by root, for what only a kernel with loose settings,
-	// or another machine of a shared disk, lets the attacker do.
+	// rootPlant is like plant, but root runs it. It sets up states that an attacker can reach only
+	// under a kernel with loose settings or from another machine of a shared disk.
 	rootPlant string
-	// root has root be the victim; otherwise the victim is an ordinary user.
+	// root makes root the victim; otherwise the victim is an ordinary user.
 	root bool
-	// stderr matches what premix says to run. "" leaves that open: premix may refuse, or do
-	// its work without harm.
+	// stderr matches the output of run. If it is empty, premix may refuse or do its work without
+	// harm.
 	stderr string
-	// done is a text for sh, run by the victim after run: it fails if the attack has
-	// succeeded. What every attack must leave alone is looked at besides, see [ward.intact].
+	// done is a script for sh that the victim runs after run. It fails if the attack has succeeded.
+	// [ward.intact] checks in addition the files that every attack must leave alone.
 	done string
 }
 
-// ward is a machine's shared places, with an attacker and a victim.
+// ward is a set of directories with an attacker and a victim.
 type ward struct {
 	t    *testing.T
 	dir  string
@@ -91,8 +91,8 @@ func (w *ward) victim() int {
 	return victimUser
 }
 
-// sh runs a text as a user, in the user's own directory. What hangs is ended, and has
-// failed. In the environment are
+// sh runs a script as a user, in the user's own directory. It kills a script that hangs and treats
+// it as failed. The environment contains
 //
 //	A, V      the directories of attacker and victim
 //	TMPDIR    a directory like /tmp
@@ -115,7 +115,7 @@ func (w *ward) sh(uid int, text string) (string, error) {
 		"HOME=" + home, "TMPDIR=" + filepath.Join(w.dir, "tmp"), "PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH"),
 	}
 	if w.root {
-		// Root's usual places are this machine's own.
+		// By default root would use the machine's own directories.
 		cmd.Env = append(cmd.Env, "PREMIX_NODE_DIR="+filepath.Join(w.dir, "victim/node"), "XDG_CACHE_HOME="+filepath.Join(w.dir, "victim/cache"))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -137,7 +137,7 @@ func (w *ward) must(uid int, text string) {
 	}
 }
 
-// intact reports what an attack has changed of the victim's.
+// intact checks that an attack has changed no files of the victim.
 func (w *ward) intact() {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.dir, "victim/loot"))
@@ -165,7 +165,7 @@ func needUsers(t *testing.T) {
 	}
 }
 
-// TestPrivilege is the list of attacks. Each must be refused, or do no harm.
+// TestPrivilege makes each attack of a list. premix must refuse it, or it must do no harm.
 func TestPrivilege(t *testing.T) {
 	needUsers(t)
 	names := make(map[string]bool)
@@ -208,7 +208,7 @@ func TestPrivilege(t *testing.T) {
 	}
 }
 
-// What premix says.
+// These patterns match messages of premix.
 const (
 	saysForeign = `is not a page that premix wrote|belongs to user 61001|symbolic link of another user .61001.`
 	saysLink    = `is a symbolic link|belongs to user 61001`
@@ -216,21 +216,21 @@ const (
 	saysNames   = `has another name`
 )
 
-// tasksOf makes a task directory in which one task has run and one waits, which would
-// leave a file in the victim's nest. premix made it, so that all files are there.
+// tasksOf makes a task directory with one finished task and one waiting task, which would make a
+// file in the victim's nest. premix makes the directory, so it is complete.
 const tasksOf = `echo 'true' >cmds; premix task run cmds --out q --quiet; echo "touch $NEST/pwned" >cmds; premix task submit cmds --out q >/dev/null; `
 
-// runOf makes a run directory, in which everything is done.
+// runOf makes a run directory in which all tasks are done.
 const runOf = `printf 'name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: "${sample}.txt"}\n' >r.yaml; printf 'sample,r1\na,a.in\n' >s.csv; echo a >a.in; ` +
 	`premix run r.yaml s.csv --out out --start cold >/dev/null; `
 
-// recipeOf makes what a run needs.
+// recipeOf makes the files that a run needs.
 const recipeOf = `printf 'name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: "${sample}.txt"}\n' >r.yaml; printf 'sample,r1\na,a.in\n' >s.csv; echo a >a.in; `
 
-// transferLink makes a link file, whose peer does not answer.
+// transferLink makes a link file whose peer does not answer.
 const transferLink = `printf 'name: peer\nhost: 127.0.0.1\nport: 1\ndirectory: %s\npeer_directory: %s\nsizes: [1K]\nprotocols: [scp]\n' $V/dir $V/there >link.yaml; `
 
-// filesRule makes rules that delete nothing, and a scan.
+// filesRule makes a table of a scan, and a rule that matches no file.
 const filesRule = `mkdir f; premix files scan f -o scan.parquet >/dev/null; echo "RULE 'old' DELETE WHERE size > 1" >rules.sql; `
 
 func attacks() []attack {
@@ -290,7 +290,7 @@ func attacks() []attack {
 			before: `mkdir keep; echo x >keep/x`,
 			plant:  `printf '{"command":"true","intermediates":["%s"]}\n' $V/keep >t.jsonl; premix task run t.jsonl --out q --quiet; premix task run t.jsonl --out q --quiet`,
 			run:    `premix task prune $A/q`, stderr: saysForeign,
-			// Once the tasks are root's own, they lead there.
+			// The task directory of root's own has the same intermediates: prune removes them.
 			done: `test -e keep/x && cp -r $A/q own && premix task prune own && test ! -e keep`},
 		{name: "task: the state directory in a directory of all users is the attacker's",
 			before: `mkdir -m 777 shared`, plant: tasksOf + `cp -r q/.premix $V/shared/`, run: `premix task run --out shared`, stderr: saysForeign},
@@ -326,7 +326,7 @@ func attacks() []attack {
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold`, rootPlant: `chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix; rm $V/out/.premix/plan.jsonl; mkfifo $V/out/.premix/plan.jsonl`,
 			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: `not a regular file`},
 
-		// Further names of files, which the attacker makes where fs.protected_hardlinks is 0.
+		// Hard links, which the attacker can make where fs.protected_hardlinks is 0.
 		{name: "run: in a directory of a group the lock is another name of a file of the victim's",
 			before: recipeOf + `premix run r.yaml s.csv --out out --start cold; rm out/.premix/lock`, rootPlant: `ln $LOOT $V/out/.premix/lock; chmod 775 $V/out/.premix; chgrp 61001 $V/out/.premix`,
 			run: `premix run r.yaml s.csv --out out --start cold --resume`, stderr: saysNames},
@@ -418,7 +418,7 @@ func attacks() []attack {
 		{name: "home: the attacker's directory has calls of premix hot", root: true, plant: `mkdir -p h; ln -s $NEST h/calls; ln -s $NEST h/inplace`,
 			run: recipeOf + `for i in 1 2 3; do PREMIX_HOME=$A/h premix hot -- cat a.in >o || exit 9; cmp a.in o || exit 9; done`},
 
-		// Files that take the place of others.
+		// Files in the place of temporary files.
 		{name: "files: the half written table is a link to a file of the victim's", plant: `ln -s $LOOT $TMPDIR/scan.parquet.tmp`, run: `premix files scan nest -o $TMPDIR/scan.parquet`},
 		{name: "files: in a directory of the attacker's the half written table is a link", root: true, plant: `ln -s $LOOT scan.parquet.tmp`, run: `premix files scan nest -o $A/scan.parquet`},
 
@@ -445,7 +445,7 @@ func attacks() []attack {
 			done:   `grep -q 'ssh /opt/lib$' env && ! grep -v ' /opt/lib$' env`},
 		{name: "environment: SUDO_UID makes an ordinary user trust the attacker", plant: tasksOf + `chmod -R a+rwX q`, run: `SUDO_UID=61001 premix task run --out $A/q`, stderr: saysForeign},
 	}
-	// Every file of a task directory, replaced.
+	// Replace every file of a task directory.
 	for _, kind := range []struct{ name, how string }{
 		{"a link to a file of root's", `ln -s $LOOT`},
 		{"a link to where there is no file", `ln -s $NEST/made`},
@@ -455,14 +455,15 @@ func attacks() []attack {
 		list = append(list, attack{name: "task: each file of the attacker's directory is " + kind.name, root: true,
 			plant: tasksOf + `cd q/.premix/queue; for f in *; do rm -rf $f; ` + kind.how + ` $f; done; cd ../../..; cp -r q q2; rm -f q2/.premix/queue/tasks.jsonl; echo >q2/.premix/queue/tasks.jsonl; chmod -R a+rX q2`,
 			run:   `for d in q q2; do premix task ls $A/$d; premix task why $A/$d 1; premix task tail $A/$d 1; premix task cancel $A/$d; premix task retry $A/$d; premix task prune $A/$d; premix report $A/$d; premix task run --out $A/$d; done; true`})
-		// One at a time, so that what is read first does not hide what comes behind it.
+		// Replace one file at a time, so that an error in the first does not hide an error in a
+		// later one.
 		for _, file := range []string{"orders.jsonl", "tasks.jsonl", "index-*", "lock", "journal-0001.jsonl", "log-0-0.out", "board-0", "work-0.lock", "submit.lock"} {
 			list = append(list, attack{name: fmt.Sprintf("task: %s of the attacker's directory is %s", strings.TrimSuffix(file, "-*"), kind.name), root: true,
 				plant: tasksOf + `cd q/.premix/queue; for f in ` + file + `; do rm -f $f; ` + kind.how + ` $f; done`,
 				run:   `premix task ls $A/q; premix task why $A/q 1; premix task tail $A/q 1; premix task cancel $A/q; premix task retry $A/q; premix task prune $A/q --output; premix report $A/q; premix task run --out $A/q; true`})
 		}
 	}
-	// Every file that a run reads.
+	// Replace every file that a run reads.
 	for _, file := range []string{"plan.jsonl", "journal-0001.jsonl", "stderr.log", "tasks.parquet", "lock"} {
 		list = append(list, attack{name: "report: " + file + " of the attacker's run is a FIFO", plant: runOf + `chmod -R a+rX out; cd out/.premix; rm -f ` + file + `; mkfifo -m 644 ` + file,
 			run: `premix report $A/out --html page.html; true`})
@@ -470,8 +471,8 @@ func attacks() []attack {
 	return list
 }
 
-// TestForeignSocket puts a control socket of the attacker where the victim's premix looks
-// for the node. The attacker must not learn what is asked.
+// TestForeignSocket puts a control socket of the attacker where the victim's premix looks for the
+// node. The attacker must not receive requests.
 func TestForeignSocket(t *testing.T) {
 	needUsers(t)
 	for _, c := range []struct{ name, dir string }{
@@ -523,8 +524,7 @@ func TestForeignSocket(t *testing.T) {
 	}
 }
 
-// listenAs makes a socket that belongs to a user, also to those who ask the kernel whose
-// process listens.
+// listenAs makes a socket that belongs to a user, also according to the kernel's peer credentials.
 func listenAs(t *testing.T, uid int, path string) net.Listener {
 	t.Helper()
 	type made struct {
@@ -533,12 +533,12 @@ func listenAs(t *testing.T, uid int, path string) net.Listener {
 	}
 	c := make(chan made)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); e != 0 {
 			c <- made{nil, e}
 			return
 		}
-		// As root made the directory of the attacker's, the rest is the attacker's own.
+		// Root made the attacker's directory; everything else belongs to the attacker.
 		l, err := net.Listen("unix", path)
 		c <- made{l, err}
 	}()
@@ -553,8 +553,8 @@ func listenAs(t *testing.T, uid int, path string) net.Listener {
 	return m.l
 }
 
-// TestOpenSocket has the attacker talk to the sockets of the victim, of which all modes
-// are wide open: the kernel's word on who is at the other end is what counts.
+// TestOpenSocket lets the attacker connect to sockets of the victim whose modes allow everything.
+// The servers must refuse because of the peer credentials from the kernel.
 func TestOpenSocket(t *testing.T) {
 	needUsers(t)
 	for _, c := range []struct{ name, begin, end, socket, request string }{
@@ -591,7 +591,7 @@ func TestOpenSocket(t *testing.T) {
 				}
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(patience))
-				_, _ = io.WriteString(conn, c.request) // it may have been closed
+				_, _ = io.WriteString(conn, c.request) // the server may have closed it
 				text, _ := io.ReadAll(conn)
 				answer <- string(text)
 			}()
@@ -603,8 +603,9 @@ func TestOpenSocket(t *testing.T) {
 	}
 }
 
-// A directory of a user is mounted into a container. Root in it is this machine's root, is
-// refused and leaves nothing; with the user's ID, or in a namespace of the user, premix works.
+// A user's directory is mounted into a container. Root of the container is root of this machine:
+// premix refuses and leaves no files. premix works with the user's ID or in a namespace of the
+// user.
 func TestDirectoryInAContainer(t *testing.T) {
 	needUsers(t)
 	w := newWard(t, false)
@@ -618,7 +619,7 @@ func TestDirectoryInAContainer(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(w.dir, "victim/root")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("root in a container has left a directory: %v", err)
 	}
-	// A container that is given a user has no account for it, and no home.
+	// A container that is started with a user ID has no account and no home directory for it.
 	w.must(victimUser, "export HOME=/; "+run+"user && cmp a.in user/a.txt")
 	if out, err := w.sh(victimUser, "unshare -Ur true"); err != nil {
 		t.Skipf("this machine gives users no namespaces: %v\n%s", err, out)
@@ -627,7 +628,7 @@ func TestDirectoryInAContainer(t *testing.T) {
 	w.intact()
 }
 
-// TestSecretsOfProcesses looks for a token in what everybody can see of a process.
+// TestSecretsOfProcesses looks for a token in the data of a process that all users can read.
 func TestSecretsOfProcesses(t *testing.T) {
 	needUsers(t)
 	w := newWard(t, false)
@@ -647,7 +648,7 @@ func TestSecretsOfProcesses(t *testing.T) {
 			}
 			defer func() {
 				_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM)
-				_ = cmd.Wait() // it was told to end
+				_ = cmd.Wait() // the signal ended it
 			}()
 			if !comes(func() bool {
 				exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", cmd.Process.Pid))
@@ -655,7 +656,7 @@ func TestSecretsOfProcesses(t *testing.T) {
 			}) {
 				t.Fatal("premix does not start")
 			}
-			// The pattern is not the secret: whoever looks does not find himself.
+			// The pattern does not contain the secret, so that grep does not find itself.
 			out, err := w.sh(attacker, `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; tr '\0' ' ' <$p/environ; done 2>/dev/null | grep -c '[`+secret[:1]+`]`+secret[1:]+`'; true`)
 			if err != nil || strings.TrimSpace(out) != "0" {
 				t.Errorf("others see the secret: %s, %v", out, err)

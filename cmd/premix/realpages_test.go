@@ -17,25 +17,25 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-// TestRealPages opens the pages of a real run, real copies and a real replay. They fit on a
-// screen, a telephone and paper, and the documentation shows pictures of them.
+// TestRealPages opens the pages of a real run, of real copies and of a real replay. They must fit a
+// screen, a telephone and paper. The test can also make the pictures for the documentation.
 func TestRealPages(t *testing.T) {
 	t.Run("replay", realReplay)
 	if os.Getenv("PREMIX_SOAK") == "" && os.Getenv("PREMIX_SCREENSHOTS") == "" {
-		return // the others take a minute; the tests of their packages open pages of smaller runs
+		return // the others take a minute; their packages test pages of smaller runs
 	}
 	t.Run("report", realRun)
 	t.Run("transfer", realCopies)
 }
 
-// realRun has minimap2 map 30 samples with cold starts, stops it early, and continues with hot
+// realRun maps 30 samples with minimap2 and cold starts, stops early, and continues with hot
 // starts.
 func realRun(t *testing.T) {
 	if _, err := exec.LookPath("minimap2"); err != nil {
 		t.Skip("minimap2 is missing: scripts/setup.sh test")
 	}
 	b := browser.New(t)
-	dir := filepath.Join(shortdir.New(t), "study") // the page shows it
+	dir := filepath.Join(shortdir.New(t), "study") // the page shows the name
 	rng := rand.New(rand.NewPCG(1, 2))
 	genome := make([]byte, 12e6)
 	for i := range genome {
@@ -87,7 +87,7 @@ memory:  1G
 		return len(list)
 	}
 	comes(func() bool { return outputs() >= 6 })
-	_ = cold.Process.Signal(os.Interrupt) // Wait has its error
+	_ = cold.Process.Signal(os.Interrupt) // Wait returns its error
 	_ = cold.Wait()
 	first := outputs()
 	if out, err := run("hot").CombinedOutput(); err != nil || first < 6 || first > 28 {
@@ -105,7 +105,7 @@ memory:  1G
 	}
 }
 
-// realCopies has six programs copy over a link of 200 Mbit/s and 4 ms.
+// realCopies copies with six programs over a link of 200 Mbit/s and 4 ms.
 func realCopies(t *testing.T) {
 	bed := newBed(t, netrelay.Options{Rate: 200e6, Delay: 2 * time.Millisecond})
 	protocols := []string{"premix", "scp", "sftp"}
@@ -130,8 +130,8 @@ func realCopies(t *testing.T) {
 	fitsEverywhere(t, b, "transfer")
 }
 
-// realReplay replays two weeks of a cluster of 256 cores: users submit by day, jobs ask for
-// more time than they need, and the cluster is crowded.
+// realReplay replays two weeks of a crowded cluster with 256 cores. Users submit by day, and jobs
+// request more time than they need.
 func realReplay(t *testing.T) {
 	b := browser.New(t)
 	dir := t.TempDir()
@@ -169,8 +169,8 @@ func realReplay(t *testing.T) {
 	fitsEverywhere(t, b, "replay")
 }
 
-// fitsEverywhere checks that the page is nowhere wider than its medium, and that no table or
-// chart is clipped on a screen and on paper.
+// fitsEverywhere checks that the page is not wider than its medium, and that no table or chart is
+// clipped on a screen or on paper.
 func fitsEverywhere(t *testing.T, b *browser.Browser, name string) {
 	t.Helper()
 	const clipped = `[...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.innerText.slice(0, 60)).join("; ")`

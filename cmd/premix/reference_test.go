@@ -9,7 +9,7 @@ import (
 	"premix/internal/manual"
 )
 
-// The reference in docs/cli is the one that the commands give.
+// The reference in docs/cli is up to date with the commands.
 func TestReference(t *testing.T) {
 	a := &app{stdout: io.Discard, stderr: io.Discard}
 	dir := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// Half a trace would be a shorter one to whoever reads it: an interrupted generate leaves
-// what was there, and nothing else.
+// An interrupted generate leaves the old file and no partial file. A partial trace would look like
+// a complete, shorter one.
 func TestInterruptedTrace(t *testing.T) {
 	dir := t.TempDir()
 	like, out := filepath.Join(dir, "like.swf"), filepath.Join(dir, "out.swf")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A verb has the name by which it is looked for, and is alone where it is meant.
+// A verb is found by its name, and make builds only this verb.
 func TestVerbs(t *testing.T) {
 	a := &app{stdout: io.Discard, stderr: io.Discard}
 	all := a.verbs()
@@ -27,7 +27,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// What a verb or a flag was likely meant to be is told.
+// An error about a misspelt verb or flag suggests the likely one.
 func TestMisspelt(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"strore", `error: there is no command "strore"` + "\nhint: did you mean premix store?\n"},
@@ -38,7 +38,7 @@ func TestMisspelt(t *testing.T) {
 		{"store --store s publsh a b", `error: there is no command "store publsh"` + "\nhint: did you mean premix store publish?\n"},
 		{"store list", `error: there is no command "store list"` + "\nhint: did you mean premix store ls?\n"},
 		{"store fetch", `error: there is no command "store fetch"` + "\nhint: premix store --help lists them\n"},
-		{"task wrok", `error: there is no command "task wrok"` + "\nhint: premix task --help lists them\n"}, // which nobody is to call
+		{"task wrok", `error: there is no command "task wrok"` + "\nhint: premix task --help lists them\n"}, // the verb work is internal
 		{"blast db veryfi nt", `error: there is no command "blast db veryfi"` + "\nhint: did you mean premix blast db verify?\n"},
 		{"replay genrate t.swf --jobs 3", `error: there is no command "replay genrate"` + "\nhint: did you mean premix replay generate?\n"},
 		{"replay t.swf easy", `error: "easy" is one argument too many` + "\nhint: usage: premix replay TRACE [flags]\n"},

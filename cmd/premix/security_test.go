@@ -41,7 +41,7 @@ func TestSecurityPage(t *testing.T) {
 			}
 		}
 	}
-	// Every row of a table has one, but for those that say who is trusted.
+	// Every table row has a link, except in the section on trust.
 	rows := 0
 	for _, part := range strings.Split(string(text), "\n## ")[1:] {
 		if strings.HasPrefix(part, "Trust") {
@@ -61,7 +61,7 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
-// Nothing listens but by internal/kit/access, and the sockets that SECURITY.md names besides.
+// Only internal/kit/access and the sockets that SECURITY.md names listen.
 func TestListenersAreKnown(t *testing.T) {
 	text, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestListenersAreKnown(t *testing.T) {
 		name := strings.TrimPrefix(path, "../../")
 		if d.IsDir() {
 			switch {
-			// What tests and benchmarks need, on loopback or in their own networks.
+			// Tests and benchmarks use these, on loopback or in their own networks.
 			case d.Name() == "testdata", name == "bench", name == "internal/testkit/workbench", name == "internal/testkit/netrelay", name == "internal/testkit/ports":
 				return fs.SkipDir
 			}
@@ -127,7 +127,7 @@ func TestListenersAreKnown(t *testing.T) {
 	}
 }
 
-// isListenConfig returns whether an expression is new(net.ListenConfig) or one in braces.
+// isListenConfig reports whether an expression makes a net.ListenConfig.
 func isListenConfig(x ast.Expr) bool {
 	found := false
 	ast.Inspect(x, func(n ast.Node) bool {

@@ -17,8 +17,8 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// A job that has to make room for one of a higher partition is requeued by Slurm. What it
-// had not done is done afterwards, and nothing twice.
+// Slurm requeues a job that makes room for a job of a higher partition. Its remaining tasks run
+// later, and no task runs twice.
 func TestSlurmPreempted(t *testing.T) {
 	s := newSlurmScene(t, slurmtest.Options{Nodes: 1, Config: "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n" +
 		"PartitionName=low Nodes=n1 PriorityTier=1 PreemptMode=REQUEUE\nPartitionName=high Nodes=n1 PriorityTier=10 PreemptMode=OFF\n"})
@@ -54,8 +54,8 @@ func TestSlurmPreempted(t *testing.T) {
 	}
 }
 
-// How a job ended that Slurm has forgotten, slurmdbd tells; without slurmdbd, or if it
-// does not answer, its tasks are given to others all the same.
+// premix asks slurmdbd how a job ended that slurmctld has forgotten. Without an answer of slurmdbd
+// other workers get the tasks of the job too.
 func TestSlurmForgotten(t *testing.T) {
 	for _, accounting := range []bool{true, false} {
 		t.Run("accounting "+strconv.FormatBool(accounting), func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSlurmForgotten(t *testing.T) {
 			}
 			id := strings.Fields(list)[0]
 			stderr := func(word string) {
-				// slurmctld tells slurmdbd of jobs that have started each five seconds.
+				// slurmctld reports jobs that have started to slurmdbd every five seconds.
 				if accounting && !comes(func() bool {
 					state, err := s.box.Run("sacct", "--noheader", "--allocations", "--jobs="+id+"_0", "--format=State%20")
 					return err == nil && strings.Contains(state, word)
@@ -93,8 +93,8 @@ func TestSlurmForgotten(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// It would number jobs from 1 again, and a slurmd that still has one of that number
-			// takes itself out of service.
+			// slurmctld would number jobs from 1 again, and a slurmd that still has a job of the
+			// same number removes itself from service.
 			conf, err := os.OpenFile(s.box.Conf(), os.O_WRONLY|os.O_APPEND, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSlurmForgotten(t *testing.T) {
 	}
 }
 
-// reasons are why the workers of a directory were closed.
+// reasons returns why the workers of a directory were closed.
 func (s *slurmScene) reasons(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile(s.path(filepath.Join(dir, ".premix/queue/ledger.jsonl")))
@@ -143,7 +143,7 @@ func (s *slurmScene) reasons(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// An ordinary user submits, and runs on the nodes as that user.
+// Tasks that an ordinary user submits run on the nodes as that user.
 func TestSlurmAsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the other tests run as an ordinary user already")

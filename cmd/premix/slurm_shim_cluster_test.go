@@ -17,7 +17,7 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// clusterShim is a shim directory before a Slurm.
+// clusterShim is a shim directory for a Slurm cluster.
 type clusterShim struct {
 	*slurmScene
 	bin string
@@ -40,12 +40,12 @@ func newClusterShim(t *testing.T, o slurmtest.Options, options ...string) *clust
 func (s *clusterShim) front(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
-	// As a user has it: the fronts come first on PATH.
+	// The shim programs come first on PATH, as users are advised.
 	cmd.Env = append(s.box.Env(), s.mark, "PATH="+s.bin+":"+os.Getenv("PATH"))
 	return cmd
 }
 
-// ask runs a front that must succeed.
+// ask runs a shim program that must succeed.
 func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := s.front(name, args...).Output()
@@ -61,9 +61,9 @@ func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Jobs that are submitted through the fronts run in few jobs of a real Slurm, on its
-// nodes and in the partition that was asked for; they fail, are cancelled and depend on
-// each other as its own do; and a worker that is killed takes none of them with it.
+// Jobs that are submitted through the shim programs run in few jobs of a real Slurm, on its nodes
+// and in the requested partition. They fail, are cancelled and depend on each other as jobs of
+// Slurm do. A worker that is killed does not end any of them.
 func TestShimBeforeSlurm(t *testing.T) {
 	s := newClusterShim(t, slurmtest.Options{Nodes: 2, Config: "PartitionName=other Nodes=n1,n2 MaxTime=60\n"})
 	const script = "echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-none} $SLURMD_NODENAME $SLURM_JOB_PARTITION"
@@ -98,7 +98,8 @@ func TestShimBeforeSlurm(t *testing.T) {
 	if n := strings.Count(all, "\n"); err != nil || n == 0 || n > 16 {
 		t.Errorf("%v, %d jobs of Slurm:\n%s", err, n, all)
 	}
-	// What there is of nodes and partitions Slurm says; and it refuses what it has not.
+	// sinfo prints the nodes and partitions of Slurm, and requests for resources that Slurm does
+	// not have fail.
 	if got := s.ask(t, "sinfo", "-h", "-o", "%P"); !strings.Contains(got, "other") {
 		t.Errorf("sinfo: %q", got)
 	}
@@ -109,7 +110,7 @@ func TestShimBeforeSlurm(t *testing.T) {
 		}
 	}
 
-	// One that runs is cancelled; one that runs outlives the worker.
+	// Cancel one running job. Another one outlives the worker.
 	s.ask(t, "sbatch", "--no-requeue", "-J", "long", "-o", "/dev/null", "--wrap", "echo >>long; while [ ! -e go ]; do sleep 0.1; done")
 	s.ask(t, "sbatch", "-J", "doomed", "-o", "/dev/null", "--wrap", "touch doomed; sleep 1000")
 	s.await(t, "long")
@@ -143,8 +144,8 @@ func TestShimBeforeSlurm(t *testing.T) {
 	}
 }
 
-// Slurm itself is asked for the GPUs and other resources of jobs. A job has GPUs of its own, and
-// only jobs that ask for the same share a job of Slurm.
+// Slurm gets the requests for GPUs and other resources of jobs. A job has exclusive GPUs, and only
+// jobs with the same request share a job of Slurm.
 func TestGPUsBeforeSlurm(t *testing.T) {
 	s := newClusterShim(t, slurmtest.Options{Nodes: 2, GPUs: 2, Space: "100G"})
 	s.write(t, "gpu.sh", `#!/bin/sh
@@ -194,21 +195,21 @@ for id in $ids; do rmdir held.$SLURMD_NODENAME.$id; done
 	if n := asked["gres:gpu:1"]; n > 4 {
 		t.Errorf("%d jobs of Slurm for 20 jobs with a GPU", n)
 	}
-	// Slurm says what it does not have.
+	// Slurm refuses resources that it does not have.
 	for option, want := range map[string]string{"--gres=gpu:3": "Requested node configuration is not available", "--gres=fpga:1": "Invalid generic resource", "--gpus=v100:1": "Requested node configuration is not available", "--gpus-per-socket=1": "--gpus-per-socket"} {
 		out, err := s.front("sbatch", option, "--wrap", "true").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("sbatch %s: %v\n%s", option, err, out)
 		}
 	}
-	// The same for tasks without the programs.
+	// The same holds for tasks without the shim programs.
 	s.ends(t, int(exit.OK), `{"command":"echo $CUDA_VISIBLE_DEVICES | tr , \"\\n\" | wc -l","resources":{"gpu":2}}`+"\n", "task", "run", "--out", "tasks", "--engine", "slurm", "--engine-opt", "poll=300ms", "--format", "jsonl", "-")
 	if got := s.ends(t, int(exit.OK), "", "task", "tail", "tasks", "1"); strings.TrimSpace(got) != "2" {
 		t.Errorf("a task with two GPUs sees %q", got)
 	}
 }
 
-// A worker with nothing to do takes next to no processor time, whether jobs wait for their time or
+// A worker without work takes almost no processor time, whether jobs wait for their begin time or
 // run on a node.
 func TestIdleWorkerBeforeSlurm(t *testing.T) {
 	s := newClusterShim(t, slurmtest.Options{Nodes: 1}, "poll=5s") // each poll starts a squeue
@@ -219,7 +220,7 @@ func TestIdleWorkerBeforeSlurm(t *testing.T) {
 	}
 	const window = 4 * time.Second
 	measure := func(state string, most time.Duration) {
-		time.Sleep(2 * time.Second) // until it rests
+		time.Sleep(2 * time.Second) // wait until it is idle
 		before := cpuTime(t, pid)
 		time.Sleep(window)
 		used := cpuTime(t, pid) - before
@@ -256,7 +257,7 @@ func cpuTime(t *testing.T, pid int) (sum time.Duration) {
 	return sum
 }
 
-// The tables of the programs have the columns of Slurm's own.
+// The tables of the shim programs have the same columns as those of Slurm.
 func TestShimHeaders(t *testing.T) {
 	real := newSlurmScene(t, slurmtest.Options{Nodes: 1, Accounting: true, Config: "PriorityType=priority/multifactor\n"})
 	s := newShimScene(t)

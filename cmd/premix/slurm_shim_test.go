@@ -23,7 +23,7 @@ import (
 	"premix/internal/kit/lock"
 )
 
-// shimScene is a shim directory. Its worker ends soon after it has nothing to do.
+// shimScene is a shim directory. Its worker ends soon after its last job.
 type shimScene struct {
 	*taskScene
 	bin string
@@ -32,7 +32,7 @@ type shimScene struct {
 func newShimScene(t *testing.T, args ...string) *shimScene {
 	t.Helper()
 	s := &shimScene{taskScene: newTaskScene(t)}
-	// The worker has no mark, and writes as long as it lives: what it is found by is its lock.
+	// The worker has no mark and writes until it ends. The test finds it by its lock.
 	t.Cleanup(func() {
 		if !comes(s.alone) {
 			t.Error("the worker does not end")
@@ -52,7 +52,7 @@ func (s *shimScene) front(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ask runs a front that must succeed.
+// ask runs a shim program that must succeed.
 func (s *shimScene) ask(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := s.front(name, args...)
@@ -65,7 +65,7 @@ func (s *shimScene) ask(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// worker is the process of the worker; 0 if there is none.
+// worker returns the process of the worker, or 0 if there is none.
 func (s *shimScene) worker() int {
 	text, err := os.ReadFile(s.path("out/.premix/queue/work-0.lock"))
 	if err != nil {
@@ -85,8 +85,7 @@ func (s *shimScene) worker() int {
 	return pid
 }
 
-// alone tells whether there is no worker: nobody holds the lock that one has as long as
-// it lives.
+// alone reports whether there is no worker: a worker holds the lock as long as it lives.
 func (s *shimScene) alone() bool {
 	f, err := os.Open(s.path("out/.premix/slurm/lock"))
 	if err != nil {
@@ -96,7 +95,7 @@ func (s *shimScene) alone() bool {
 	return lock.Try(f, lock.Exclusive) == nil
 }
 
-// Every byte that an argument, a variable or a script can have gets through.
+// All bytes that an argument, a variable or a script can contain are passed unchanged.
 func TestShimOddBytes(t *testing.T) {
 	s := newShimScene(t)
 	var odd []byte
@@ -119,9 +118,9 @@ func TestShimOddBytes(t *testing.T) {
 	}
 }
 
-// Many submit at a time, and the worker is killed again and again: each submission is
-// one job, with a number of its own, and each job succeeds once. With very many jobs
-// an answer still takes milliseconds.
+// Many clients submit at the same time while the worker is killed repeatedly. Each submission makes
+// one job with a unique number, and each job succeeds once. With very many jobs an answer still
+// takes milliseconds.
 func TestShimManySubmissions(t *testing.T) {
 	submissions, kills := 200, 3
 	if soak {
@@ -199,7 +198,7 @@ func TestShimManySubmissions(t *testing.T) {
 	s.ask(t, "scancel", fmt.Sprint(submissions+1))
 }
 
-// An array takes little state until its elements run, and a job beside it is answered as always.
+// An array takes little state until its elements run, and does not delay other jobs.
 func TestShimArrayState(t *testing.T) {
 	s := newShimScene(t, "--cores", "1")
 	s.ask(t, "sbatch", "-o", "/dev/null", "--wrap", "until [ -e go ]; do sleep 0.05; done")
@@ -225,7 +224,7 @@ func TestShimArrayState(t *testing.T) {
 	if got := s.ask(t, "squeue", "-h", "-o", "%i", "-j", "2"); got != "2_[1-4,99991-100000]\n" {
 		t.Errorf("%q", got)
 	}
-	// The worker is killed while elements run, and the next one finds the rest.
+	// The worker is killed while elements run, and the next worker runs the remaining ones.
 	s.write(t, "go", "")
 	s.await(t, "ran")
 	_ = unix.Kill(s.worker(), unix.SIGKILL)
@@ -238,8 +237,8 @@ func TestShimArrayState(t *testing.T) {
 	s.ask(t, "scancel", "3")
 }
 
-// A job that may not run twice has failed when its worker was killed, any other runs
-// again, and nothing is left of the first time.
+// A job with --no-requeue fails when its worker is killed. Any other job runs again, after its
+// first processes have ended.
 func TestShimWorkerKilled(t *testing.T) {
 	s := newShimScene(t, "--cores", "2")
 	for _, option := range []string{"--requeue", "--no-requeue"} {
@@ -273,7 +272,7 @@ func TestShimWorkerKilled(t *testing.T) {
 	}
 }
 
-// Fronts that come while a worker ends, or starts, get an answer all the same.
+// Shim programs get an answer while a worker ends or starts.
 func TestShimIdle(t *testing.T) {
 	s := newShimScene(t, "--idle", "1s")
 	for i := range 4 {
@@ -292,7 +291,7 @@ func TestShimIdle(t *testing.T) {
 		t.Fatal("jobs are left")
 	}
 	s.once(t, 24)
-	// A worker that cannot start says why.
+	// A worker that cannot start reports the reason.
 	if err := os.WriteFile(s.path("out/.premix/slurm/config.json"), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}

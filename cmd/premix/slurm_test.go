@@ -23,13 +23,13 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// slurmScene is a task scene with a Slurm.
+// slurmScene is a task scene with a Slurm cluster.
 type slurmScene struct {
 	*taskScene
 	box *slurmtest.Box
 }
 
-// newSlurmScene starts a Slurm of its own for a test.
+// newSlurmScene starts a separate Slurm for a test.
 func newSlurmScene(t *testing.T, o slurmtest.Options) *slurmScene {
 	t.Helper()
 	if list := slurmtest.Missing(o.Accounting); len(list) > 0 {
@@ -54,7 +54,7 @@ func newSlurmScene(t *testing.T, o slurmtest.Options) *slurmScene {
 	return s
 }
 
-// show has a failed test show the end of a file, if there is one.
+// show logs the end of a file of a failed test, if the file exists.
 func (s *slurmScene) show(t *testing.T, path string) {
 	t.Helper()
 	if text, err := os.ReadFile(path); err == nil {
@@ -62,7 +62,7 @@ func (s *slurmScene) show(t *testing.T, path string) {
 	}
 }
 
-// explain has a failed test show what the dispatcher of a directory and Slurm know.
+// explain logs the state of the dispatcher of a directory and of Slurm for a failed test.
 func (s *slurmScene) explain(t *testing.T, dir string) {
 	t.Helper()
 	for _, name := range []string{"ledger.jsonl", "slurm.log"} {
@@ -77,7 +77,7 @@ func (s *slurmScene) explain(t *testing.T, dir string) {
 	}
 }
 
-// premix is a command of premix that finds the Slurm.
+// premix returns a premix command that finds the Slurm.
 func (s *slurmScene) premix(stdin string, args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = s.dir
@@ -87,13 +87,13 @@ func (s *slurmScene) premix(stdin string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ends runs a command to its end, with a status.
+// ends runs a command that must end with a status.
 func (s *slurmScene) ends(t *testing.T, status int, stdin string, args ...string) string {
 	t.Helper()
 	return s.endsWithin(t, 2*patience, status, stdin, args...)
 }
 
-// endsWithin is ends for a command that may take longer.
+// endsWithin is like ends for a command that may take longer.
 func (s *slurmScene) endsWithin(t *testing.T, most time.Duration, status int, stdin string, args ...string) string {
 	t.Helper()
 	cmd := s.premix(stdin, args...)
@@ -113,7 +113,7 @@ func (s *slurmScene) endsWithin(t *testing.T, most time.Duration, status int, st
 	return out.String()
 }
 
-// onSlurm are the arguments of a run on Slurm that looks often.
+// onSlurm returns the arguments of a run on Slurm that polls often.
 func onSlurm(more ...string) []string {
 	args := []string{"task", "run", "--out", "out", "--engine", "slurm", "--engine-opt", "poll=300ms"}
 	for _, m := range more {
@@ -122,13 +122,13 @@ func onSlurm(more ...string) []string {
 	return args
 }
 
-// Tasks run on several nodes, in few jobs; groups come one after another; failures,
-// output and records are as on this machine; and another engine leaves them alone.
+// Tasks run on several nodes in few jobs. Groups run in order. Failures, output and records are the
+// same as for local tasks. Another engine does not touch these tasks.
 func TestSlurm(t *testing.T) {
 	s := newSlurmScene(t, slurmtest.Options{})
 	var text strings.Builder
-	// Nobody ends before two nodes are at work: a first one that is quick leaves its place,
-	// and Slurm may well give it to the next.
+	// No task ends before two nodes have started one: otherwise Slurm may give the place of a quick
+	// first task to the next one.
 	for i := range 60 {
 		fmt.Fprintf(&text, "{\"command\":\"echo out %d; echo $SLURMD_NODENAME >&2; touch on.$SLURMD_NODENAME; until set -- on.* && [ $# -gt 1 ]; do sleep 0.05; done\"}\n", i+1)
 	}
@@ -149,7 +149,7 @@ func TestSlurm(t *testing.T) {
 	if len(nodes) < 2 {
 		t.Errorf("they ran on %v", nodes)
 	}
-	s.ends(t, int(exit.Failed), "", onSlurm()...) // the group that comes after waits
+	s.ends(t, int(exit.Failed), "", onSlurm()...) // the later group waits
 	if why := s.ends(t, int(exit.OK), "", "task", "why", "out", "62"); !strings.Contains(why, "it waits for group tasks, of which 1 tasks failed") {
 		t.Errorf("why: %s", why)
 	}
@@ -161,7 +161,7 @@ func TestSlurm(t *testing.T) {
 	}
 }
 
-// What Slurm refuses is told in its words, and what it does not start in plain ones.
+// An error of Slurm is reported in Slurm's words, and the reason why a job waits in plain words.
 func TestSlurmRefusesAndWaits(t *testing.T) {
 	s := newSlurmScene(t, slurmtest.Options{Nodes: 1})
 	out := s.ends(t, int(exit.Unavailable), "true\n", append(onSlurm("partition=none"), "-")...)
@@ -183,7 +183,7 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 	if !strings.Contains(out, "given to 1 jobs of slurm") {
 		t.Errorf("%s", out)
 	}
-	// Ctrl-C cancels what another one has submitted, and the tasks are free again.
+	// Ctrl-C cancels the jobs that another premix has submitted, and the tasks are free again.
 	cmd := s.premix("", "task", "run", "--out", "held", "--engine", "slurm", "--engine-opt", "poll=300ms")
 	stderr, err := os.Create(s.path("said"))
 	if err != nil {
@@ -216,9 +216,9 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 	}
 }
 
-// A job that reaches its time limit gives its tasks back; what it ended over is given
-// up in the end, and all others succeed. Slurm counts time limits in minutes, and looks
-// for those that are over each half minute; it takes three jobs.
+// A job that reaches its time limit returns its tasks. The task that exceeds the limit fails in the
+// end, and all others succeed. Slurm counts time limits in minutes and checks them every half
+// minute; the test takes three jobs.
 func TestSlurmTimeLimit(t *testing.T) {
 	if !soak {
 		t.Skip("it takes minutes: PREMIX_SOAK=1 has it run")
@@ -239,8 +239,8 @@ func TestSlurmTimeLimit(t *testing.T) {
 	}
 }
 
-// premix, a worker, slurmctld or a slurmd is killed at random moments; a job is
-// requeued or cancelled from outside. Each task succeeds once, and none is lost.
+// premix, a worker, slurmctld or a slurmd is killed at random moments, or a job is requeued or
+// cancelled from outside. Each task succeeds once, and none is lost.
 func TestSlurmKilledAtRandomMoments(t *testing.T) {
 	tasks, rounds := 90, 3
 	if soak {
@@ -292,7 +292,7 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 			return exe == binary && strings.Contains(environ, s.mark) && strings.Contains(environ, "SLURM_ARRAY_TASK_ID=")
 		}) {
 			if random.IntN(2) == 0 && !beginning(pid) {
-				_ = unix.Kill(pid, unix.SIGKILL) // one of its spawners, perhaps
+				_ = unix.Kill(pid, unix.SIGKILL) // perhaps one of its spawners
 			}
 		}
 	case "slurmctld":
@@ -354,8 +354,8 @@ wait:
 	}
 }
 
-// beginning tells whether a process is a task that has not executed its command yet: until
-// then it looks like the spawner that it comes from, and who kills it kills the task.
+// beginning reports whether a process is a task that has not executed its command yet. Until then
+// it looks like its spawner, and killing it kills the task.
 func beginning(pid int) bool {
 	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -365,14 +365,14 @@ func beginning(pid int) bool {
 	return err == nil && bytes.Equal(own, of)
 }
 
-// resume does what an administrator does: it puts nodes back into service that Slurm has
-// drained. One that came back from an older state sends a node a job that still runs
-// there, and drains the node for that.
+// resume acts as an administrator: it puts nodes that Slurm has drained back into service. A
+// slurmctld that was restarted from an older state sends a job to a node on which it still runs,
+// and therefore drains the node.
 func (s *slurmScene) resume(t *testing.T) {
 	t.Helper()
 	list, err := s.box.Run("sinfo", "--noheader", "--Node", "--states=drain", "--format=%N")
 	if err != nil {
-		return // it is down: the next time
+		return // slurmctld is down: a later call does it
 	}
 	for _, node := range strings.Fields(list) {
 		if _, err := s.box.Run("scontrol", "update", "NodeName="+node, "State=resume"); err != nil {
@@ -381,18 +381,18 @@ func (s *slurmScene) resume(t *testing.T) {
 	}
 }
 
-// endOthers ends jobs that are none of a directory. A slurmctld that was killed comes back
-// from an older state, in which jobs of earlier directories run that have ended since. It
-// takes minutes until it notices, and meanwhile they hold its nodes.
+// endOthers ends jobs that do not belong to a directory. A killed slurmctld is restarted from an
+// older state, in which jobs of earlier directories still run. Until it notices their end, after
+// some minutes, they occupy its nodes.
 func (s *slurmScene) endOthers(t *testing.T, dir string) {
 	t.Helper()
 	ledger, err := os.ReadFile(s.path(filepath.Join(dir, ".premix/queue/ledger.jsonl")))
 	if err != nil {
-		return // nothing was submitted yet
+		return // no job was submitted yet
 	}
 	list, err := s.box.Run("squeue", "--noheader", "--array", "--format=%F_%K %j")
 	if err != nil {
-		return // it is down: the next time
+		return // slurmctld is down: a later call does it
 	}
 	for line := range strings.Lines(list) {
 		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -406,8 +406,7 @@ func (s *slurmScene) endOthers(t *testing.T, dir string) {
 	}
 }
 
-// tidy waits for an idle Slurm. Before, it ends the jobs whose end a slurmctld that was
-// killed has missed.
+// tidy waits until Slurm is idle. Before, it ends jobs whose end a killed slurmctld has missed.
 func (s *slurmScene) tidy(t *testing.T) {
 	t.Helper()
 	list, err := s.box.Run("squeue", "--noheader", "--array", "--format=%F_%K")
@@ -424,7 +423,7 @@ func (s *slurmScene) tidy(t *testing.T) {
 	}
 }
 
-// onceIn checks that each task has one success in the records, and nothing after it.
+// onceIn checks that each task has one success in the records and no record after it.
 func (s *slurmScene) onceIn(t *testing.T, dir string, tasks int) {
 	t.Helper()
 	succeeded := make([]int, tasks+1)
@@ -443,7 +442,7 @@ func (s *slurmScene) onceIn(t *testing.T, dir string, tasks int) {
 	}
 }
 
-// A run with a recipe starts hot on the nodes, and survives the same.
+// A run with a recipe starts hot on the nodes, and survives a kill.
 func TestSlurmRun(t *testing.T) {
 	s := newSlurmScene(t, slurmtest.Options{Accounting: true})
 	s.write(t, "cat.yaml", "name: cat\ncommand: sed -n p ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
@@ -497,7 +496,7 @@ func TestSlurmRun(t *testing.T) {
 	if out := s.ends(t, int(exit.OK), "", "report", "run"); !strings.Contains(out, "40") {
 		t.Errorf("report: %s", out)
 	}
-	// One that fails: status and standard error are told.
+	// The status and the standard error of a failed task are reported.
 	s.write(t, "bad.yaml", "name: bad\ncommand: sh -c 'cat $0; echo sorry >&2; exit 4' ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	cmd = s.premix("", "run", "bad.yaml", "sheet.csv", "--out", "bad", "--engine", "slurm", "--engine-opt", "jobs=2")
 	text, err := cmd.CombinedOutput()
@@ -507,9 +506,8 @@ func TestSlurmRun(t *testing.T) {
 	}
 }
 
-// Workers get the trees that a recipe names from where --origin says, through the node of
-// the machine that they are on: the one here is stopped before they start, so that nothing
-// is mounted.
+// Workers get the trees of a recipe from --origin, through the node of the machine on which they
+// run. The node here is stopped before they start, so that no tree is mounted.
 func TestSlurmRunWithTrees(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a tree in a fixed place needs root")
@@ -533,7 +531,7 @@ func TestSlurmRunWithTrees(t *testing.T) {
 	}
 	var jobs string
 	if !comes(func() bool {
-		jobs, _ = s.box.Run("squeue", "--noheader", "--states=PENDING", "--format=%F") // it may come the next time
+		jobs, _ = s.box.Run("squeue", "--noheader", "--states=PENDING", "--format=%F") // the job may appear later
 		return jobs != ""
 	}) {
 		t.Error("nothing is submitted")

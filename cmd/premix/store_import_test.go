@@ -13,12 +13,12 @@ import (
 	"premix/internal/testkit/cvmfsrepo"
 )
 
-// cvmfsCommand serves a repository of CVMFS to a script:
+// cvmfsCommand serves a CVMFS repository to a script:
 //
 //	cvmfs publish REVISION   serve a revision at $CVMFS, with the master key in $CVMFS_KEY
-//	cvmfs lie                serve wrong objects, below the same signatures
-//	cvmfs expire             serve an expired whitelist; publish ends that
-//	cvmfs gone               do not answer; publish ends that
+//	cvmfs lie                serve wrong objects with the same signatures
+//	cvmfs expire             serve an expired whitelist until the next publish
+//	cvmfs gone               do not answer until the next publish
 //
 // $CVMFS_OTHER_KEY is a master key that signs nothing.
 func cvmfsCommand() func(*testscript.TestScript, bool, []string) {

@@ -70,7 +70,7 @@ func (s *taskScene) success(t *testing.T, stdin string, args ...string) string {
 	return out.String()
 }
 
-// once checks that each task has one success in the records, and nothing after it.
+// once checks that each task has one success in the records and no record after it.
 func (s *taskScene) once(t *testing.T, tasks int) {
 	t.Helper()
 	succeeded := make([]int, tasks+1)
@@ -92,8 +92,8 @@ func (s *taskScene) once(t *testing.T, tasks int) {
 	}
 }
 
-// premix, its spawner, or both are killed with SIGKILL at random moments, and the
-// same command is given again until all is done.
+// premix, its spawner or both are killed with SIGKILL at random moments. Running the same command
+// again completes the tasks.
 func TestTasksKilledAtRandomMoments(t *testing.T) {
 	tasks, kills := 150, 8
 	if soak {
@@ -104,7 +104,7 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 			s := newTaskScene(t)
 			var text strings.Builder
 			for i := 1; i <= tasks; i++ {
-				// Half of them need a shell, and leave something behind that is killed.
+				// Half of the tasks need a shell and leave a process behind, which premix kills.
 				if i%2 == 0 {
 					fmt.Fprintf(&text, "sh -c 'sleep 0.0%d; echo %d'; sleep 100 &\n", i%4, i)
 				} else {
@@ -127,7 +127,7 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 					}
 				}
 				if victim == "spawner" {
-					// It goes on with another one.
+					// premix continues with another spawner.
 					time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
 				}
 				if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -149,8 +149,8 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// What has ended when premix is killed does not run again: at most what ran at that moment
-// begins a second time, and nothing of which the spawner noted the end.
+// A task that has ended does not run again after a kill of premix: at most the running tasks begin
+// a second time, and none whose end the spawner has recorded.
 func TestEndedTasksDoNotRunAgain(t *testing.T) {
 	tasks, kills := 300, 5
 	if soak {
@@ -160,18 +160,18 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 	for _, victim := range []string{"premix", "both"} {
 		t.Run(victim, func(t *testing.T) {
 			s := newTaskScene(t)
-			// The long ones run when premix is killed, and the short ones end then.
+			// The long tasks run when premix is killed, and the short ones end at that time.
 			text := strings.Repeat("echo $PREMIX_TASK >>begun\necho $PREMIX_TASK >>begun; sleep 0.03\n", tasks/2)
 			args := []string{"run", "--out", "out", "-j", fmt.Sprint(slots), "-"}
 			board := s.path("out/.premix/queue/board-0")
-			finished := make(map[int]int) // how often each had begun when its end was known
+			finished := make(map[int]int) // how often each task had begun when its end was known
 			killed := 0
 			for killed < kills {
 				cmd := s.command(text, args...)
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				// Some time after the first task has begun, or the end.
+				// Wait until some time after the first task has begun, or until the end.
 				before := s.started(t)
 				done := make(chan error, 1)
 				go func() { done <- cmd.Wait() }()
@@ -189,7 +189,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 				}
 				_ = cmd.Process.Kill() // it may have ended
 				if <-done == nil {
-					break // all of them
+					break // all tasks are done
 				}
 				killed++
 				for b.Alive() {
@@ -236,7 +236,7 @@ func TestEndedTasksDoNotRunAgain(t *testing.T) {
 	}
 }
 
-// started is how often each task has begun.
+// started returns how often each task has begun.
 func (s *taskScene) started(t *testing.T) map[int]int {
 	t.Helper()
 	count := make(map[int]int)
@@ -264,7 +264,7 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// A premix that is killed while it submits has submitted all or nothing.
+// A premix that is killed during a submission has submitted all tasks or none.
 func TestKilledWhileSubmitting(t *testing.T) {
 	s := newTaskScene(t)
 	const each = 20000
@@ -322,7 +322,7 @@ func TestTenThousandFailures(t *testing.T) {
 	}
 }
 
-// Every byte that a command can have gets through, on each way in.
+// All bytes that a command can contain are passed unchanged, by each way of input.
 func TestOddBytes(t *testing.T) {
 	s := newTaskScene(t)
 	var odd []byte
@@ -343,7 +343,7 @@ func TestOddBytes(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C ends the running tasks, and the same command goes on.
+// The first Ctrl-C ends the running tasks, and the same command continues.
 func TestTasksInterrupted(t *testing.T) {
 	s := newTaskScene(t)
 	text := "trap 'touch ended; exit 1' TERM; touch begun; while [ ! -e go ]; do sleep 0.01; done\ntrue\n"
@@ -370,7 +370,7 @@ func TestTasksInterrupted(t *testing.T) {
 	s.once(t, 2)
 }
 
-// A task that fills /dev/shm fails; all others succeed in their first try.
+// A task that fills /dev/shm fails; all others succeed on the first try.
 func TestTaskThatFillsSharedMemory(t *testing.T) {
 	s := newTaskScene(t)
 	const mount = "mount --make-rprivate / && mount -t tmpfs -o size=1m none /dev/shm"

@@ -20,7 +20,7 @@ import (
 // stranger is the user and group that attacks root in these tests.
 const stranger = 65534
 
-// asStranger runs a shell as the second user.
+// asStranger runs a shell script as the user stranger.
 func asStranger(t *testing.T, script string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
@@ -30,8 +30,8 @@ func asStranger(t *testing.T, script string, args ...string) {
 	}
 }
 
-// attackBed is a bed whose link has these protocols, with a directory "open" at each end
-// that everybody may change.
+// attackBed makes a bed whose link has the given protocols. Each end has a directory "open" that
+// every user can write to.
 func attackBed(t *testing.T, protocols string) *bed {
 	t.Helper()
 	b := newBed(t, netrelay.Options{})
@@ -53,7 +53,7 @@ func attackBed(t *testing.T, protocols string) *bed {
 	return b
 }
 
-// tool is a program of the second user that gives its rights to everybody.
+// tool makes a program of the user stranger with the set-user-ID and set-group-ID bits.
 func tool(t *testing.T, path string) {
 	t.Helper()
 	program, err := os.ReadFile("/bin/true")
@@ -66,7 +66,7 @@ func tool(t *testing.T, path string) {
 	}
 }
 
-// plain fails for everything at and below a path that has one of the special bits.
+// plain fails the test if a path, or a file below it, has one of the special mode bits.
 func plain(t *testing.T, path string) {
 	t.Helper()
 	err := filepath.WalkDir(path, func(p string, e fs.DirEntry, err error) error {
@@ -87,8 +87,8 @@ func plain(t *testing.T, path string) {
 	}
 }
 
-// A program of a user with set-user-ID does not become one of root, by whichever protocol
-// root copies it.
+// A set-user-ID program of a user does not become one of root, by any protocol with which root
+// copies it.
 func TestAttackSetuid(t *testing.T) {
 	shipped := map[string]string{"rsync": "rsync", "rsyncd": "rsync", "scp": "scp", "scp-legacy": "scp", "sftp": "sftp", "tar": "tar", "premix": "sh"}
 	list := ownProtocol()
@@ -111,7 +111,7 @@ func TestAttackSetuid(t *testing.T) {
 			}
 			for _, source := range []string{"tool", "tree"} {
 				if name == "tar" && source == "tool" {
-					continue // tar is for trees
+					continue // tar copies only trees
 				}
 				got, sent := b.path("here/"+name+"-"+source), b.path("here/put-"+name+"-"+source)
 				for _, args := range [][]string{{"get", "bed:" + b.path("there/"+source), got}, {"put", b.path("there/" + source), "bed:" + sent}} {
@@ -130,7 +130,7 @@ func TestAttackSetuid(t *testing.T) {
 	}
 }
 
-// What a protocol writes can be reached by nobody else before its special bits are gone.
+// Other users cannot reach the files that a protocol writes before their special bits are removed.
 func TestAttackSetuidWindow(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skip("setpriv is missing: scripts/setup.sh test")
@@ -141,7 +141,7 @@ func TestAttackSetuidWindow(t *testing.T) {
       install -m 6755 "${remote}" "${local}"
       setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'for f in "$1"/.premix-part-*/copy "$1"/copy*; do "$f" 2>/dev/null && touch "$1/executed"; done; :' sh "${temp%/home/*}"
 `)
-	// ${temp} is not in the bed: the script is told where the open directory is.
+	// ${temp} is not in the bed: replace it in the script by the open directory.
 	text, err := os.ReadFile(b.path("link.yaml"))
 	if err == nil {
 		err = os.WriteFile(b.path("link.yaml"), bytes.ReplaceAll(text, []byte("${temp%/home/*}"), []byte(b.path("open"))), 0o644)
@@ -160,7 +160,8 @@ func TestAttackSetuidWindow(t *testing.T) {
 	plain(t, b.path("open/copy"))
 }
 
-// victim makes a directory of root with one file, and returns what fails if it has changed.
+// victim makes a directory of root with one file, and returns a function that fails the test if the
+// directory has changed.
 func victim(t *testing.T, dir string) (unchanged func()) {
 	t.Helper()
 	secret := filepath.Join(dir, "secret")
@@ -183,7 +184,7 @@ func victim(t *testing.T, dir string) (unchanged func()) {
 	}
 }
 
-// Links that wait where a copy is going to be made lead to nothing.
+// root does not follow links that wait at the destination of a copy.
 func TestAttackWaitingLink(t *testing.T) {
 	b := attackBed(t, ownProtocol()+"  - rsync\n  - scp\n  - sftp\n  - curl\n  - aria2\n")
 	unchanged := victim(t, b.path("victim"))
@@ -211,8 +212,8 @@ func TestAttackWaitingLink(t *testing.T) {
 	}
 }
 
-// A user who swaps the directory in which root's copy is made, while it is made, leads
-// root nowhere. The protocol plays that user at the worst moment.
+// A user who swaps the directory in which root makes a copy, during the copy, cannot redirect root.
+// The protocol makes the swap at the worst moment.
 func TestAttackSwap(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skip("setpriv is missing: scripts/setup.sh test")
@@ -239,7 +240,8 @@ ln -s "$v/secret" "$d/copy.premix-part"
 	if got, err := os.ReadFile(b.path("open/copy")); status != 0 || err != nil || string(got) != "new" {
 		t.Errorf("status %d, %q, %v\n%s", status, got, err, errs)
 	}
-	// At the peer programs write by path: root does not, where others can rename it.
+	// At the peer programs write by path. Root refuses to copy into a directory that others can
+	// rename.
 	if err := errors.Join(os.RemoveAll(b.path("open")), os.Mkdir(b.path("open"), 0o777), os.Chmod(b.path("open"), 0o777)); err != nil {
 		t.Fatal(err)
 	}

@@ -19,18 +19,18 @@ import (
 	"premix/internal/transfer/stream"
 )
 
-// darkLimit is how long a copy may go on after its peer has vanished.
+// darkLimit is how long a copy may continue after its peer has vanished.
 const darkLimit = 90 * time.Second
 
-// darkSize is the size of what is copied, bytes. The link takes 1 s for it.
+// darkSize is the size of the copied file in bytes. The link takes 1 s for it.
 const darkSize = 12 << 20
 
-// dark is a copy whose link goes dark.
+// dark is a copy whose link stops carrying data.
 type dark struct {
 	*bed
 	way     string // get or put
-	server  bool   // from or to a standing server, and not through ssh
-	silence string // of the environment; empty: as is usual
+	server  bool   // use a server and not ssh
+	silence string // value of the environment variable; empty for the default
 	source  []byte
 }
 
@@ -62,7 +62,7 @@ func newDark(t *testing.T, way string, server bool, silence string, seed uint64)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // its status is that of the signal
+		_ = cmd.Wait() // its status is the signal
 	})
 	if !comes(func() bool {
 		c, err := d.link.A.Dial(t.Context(), "tcp", d.ssh.Host+":8470")
@@ -90,7 +90,7 @@ func (d *dark) to() string {
 	return d.path("there/copy")
 }
 
-// copy is the command.
+// copy returns the command.
 func (d *dark) copy(more ...string) *exec.Cmd {
 	peer, root := "bed:", d.path("there")+"/"
 	args := []string{"transfer", d.way}
@@ -110,7 +110,7 @@ func (d *dark) copy(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// begin starts a copy, and cuts the link when it has carried so many bytes.
+// begin starts a copy and cuts the link after at bytes.
 func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, stderr *bytes.Buffer, finished chan error) {
 	d.t.Helper()
 	cmd, stderr, finished = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
@@ -132,7 +132,7 @@ func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, stderr *bytes.Buf
 	return cmd, stderr, finished
 }
 
-// remember has the link known by its name, as a bench does.
+// remember runs a bench, so that premix knows the link by its name.
 func (d *dark) remember() {
 	d.t.Helper()
 	if status, out, errs := d.premix("transfer", "bench", d.path("link.yaml"), "--out", d.path("out"), "--only", "scp", "--repeat", "1", "--capture", "none"); status != 0 {
@@ -140,7 +140,8 @@ func (d *dark) remember() {
 	}
 }
 
-// vanish has the peer vanish at some point of a copy, and has the copy go on afterwards.
+// vanish cuts off the peer at some point of a copy, and checks that the copy can continue
+// afterwards.
 func (d *dark) vanish(at int64) {
 	t := d.t
 	t.Helper()
@@ -171,8 +172,8 @@ func (d *dark) vanish(at int64) {
 		last = fmt.Sprintf("%v\n%s", err, &out)
 		return err == nil
 	}
-	// The far end may take a moment longer to notice that its peer is gone, and holds the
-	// part of a copy until then.
+	// The far end may take a moment longer to notice that its peer has vanished. It holds the
+	// partial copy until then.
 	if !comes(func() bool { return again() || !strings.Contains(last, "another premix is copying") }) || !strings.HasPrefix(last, "<nil>") {
 		t.Errorf("%s %t at %d: the copy does not go on: %s", d.way, d.server, at, last)
 	}
@@ -182,8 +183,8 @@ func (d *dark) vanish(at int64) {
 	t.Logf("%s, server %t, at %d: ended after %.1f s", d.way, d.server, at, took.Seconds())
 }
 
-// A peer that vanishes ends a copy, which then goes on and is exact. PREMIX_SOAK=1 has a
-// hundred points, and the deadlines that are usual.
+// A copy ends with an error when its peer vanishes. A second copy then continues it and gives the
+// exact data. PREMIX_SOAK=1 tests a hundred points with the default deadlines.
 func TestTransferDark(t *testing.T) {
 	points, silence := 8, "4s"
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -201,7 +202,7 @@ func TestTransferDark(t *testing.T) {
 	}
 }
 
-// A copy whose link is dark ends when it is asked to.
+// A copy whose link is dark ends on SIGTERM.
 func TestTransferDarkTerm(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		for _, way := range []string{"get", "put"} {
@@ -216,7 +217,8 @@ func TestTransferDarkTerm(t *testing.T) {
 						d.remember()
 					}
 					cmd, stderr, finished := d.begin(darkSize/3, more...)
-					// The copy is to notice nothing yet, and have all buffers full.
+					// At this point the copy must not have noticed the cut, and all buffers must be
+					// full.
 					time.Sleep(500 * time.Millisecond)
 					begin := time.Now()
 					if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -227,14 +229,14 @@ func TestTransferDarkTerm(t *testing.T) {
 					if !errors.As(err, &exit) || exit.ExitCode() != 128+int(syscall.SIGTERM) {
 						t.Errorf("%v\n%s", err, stderr)
 					}
-					// A machine may be slow. Without the signal the copy ends when the peer has
-					// been silent for 90 s.
+					// The machine may be slow. Without the signal the copy would end after 90 s of
+					// silence.
 					if took := time.Since(begin); took > time.Minute {
 						t.Errorf("it took %v\n%s", took, stderr)
 					} else {
 						t.Logf("it took %v", took)
 					}
-					// The peer's sshd hears of it when the link carries again.
+					// The peer's sshd notices the end after the link carries data again.
 					d.link.Cut(false)
 					if left := d.processes(); !comes(func() bool {
 						left = nil
@@ -253,7 +255,8 @@ func TestTransferDarkTerm(t *testing.T) {
 	}
 }
 
-// A far end that stands still ends its connection, not the copy: another one goes on.
+// A far end that is stopped ends its connection, but not the copy, which continues with another
+// connection.
 func TestTransferStopped(t *testing.T) {
 	dir := t.TempDir()
 	source := make([]byte, 256<<20)
@@ -262,7 +265,7 @@ func TestTransferStopped(t *testing.T) {
 	if err := os.WriteFile(from, source, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The first far end alone has a number.
+	// Only the first far end writes its process number.
 	script := fmt.Sprintf(`[ -e %[1]s ] || echo $$ >%[1]s; exec %[2]s transfer serve --asked @asked@`, number, binary)
 	cmd := exec.Command(binary, "transfer", "stream", "get", to, from, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), transfer.SilenceVariable+"=2s")
@@ -305,7 +308,7 @@ func TestTransferStopped(t *testing.T) {
 	}
 }
 
-// Programs of others, too, end when the peer has vanished.
+// Other copy programs also end when the peer has vanished.
 func TestTransferDarkOthers(t *testing.T) {
 	for name, program := range map[string]string{"scp": "scp", "sftp": "sftp", "rsync": "rsync", "rsyncd": "rsync", "curl": "nginx", "aria2": "aria2c", "rclone": "rclone", "xrootd": "xrdcp"} {
 		t.Run(name, func(t *testing.T) {

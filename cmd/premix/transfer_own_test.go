@@ -20,13 +20,14 @@ import (
 	"premix/internal/transfer/link"
 )
 
-// ownProtocol is the entry of a link file for premix's own protocol, with the binary
-// of these tests at both ends.
+// ownProtocol returns the link file entry for premix's own protocol, with the test binary at both
+// ends.
 func ownProtocol() string {
 	return "  - use: premix\n    set: {premix_peer: " + binary + "}\n"
 }
 
-// premix's own protocol over a real link, measured, chosen, killed and gone on with.
+// TestTransferOwn measures premix's own protocol over a real link. It is then chosen for copies, is
+// killed, and continues its copy.
 func TestTransferOwn(t *testing.T) {
 	b := newBed(t, netrelay.Options{Rate: 100e6, Delay: 2 * time.Millisecond})
 	b.write("sizes: [700K]\ntrees: [{files: 40, size: 1K}]\ndirections: [get, put]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols:\n" + ownProtocol() + "  - scp\n")
@@ -76,7 +77,7 @@ func TestTransferOwn(t *testing.T) {
 	if !strings.Contains(errs, "sent ") || strings.Contains(errs, fmt.Sprintf("sent %s of", transfer.Short(int64(len(data))))) {
 		t.Errorf("everything was sent again:\n%s", errs)
 	}
-	// It has asked nothing first: one connection of ssh, and nothing more.
+	// A copy makes one ssh connection only: premix sends no query before it.
 	before := b.accepted()
 	for _, c := range []struct {
 		name   string
@@ -91,12 +92,12 @@ func TestTransferOwn(t *testing.T) {
 	if n := b.accepted() - before; n != 2 {
 		t.Errorf("two copies made %d connections of ssh", n)
 	}
-	// What the destination has under another name need not travel.
+	// Data that the destination has under another name is not sent.
 	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("again"), "--have", b.path("copy"))
 	if got, err := os.ReadFile(b.path("again")); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(errs, "sent 0 of") || !strings.Contains(out, "by premix") {
 		t.Errorf("status %d, %v\n%s%s", status, err, out, errs)
 	}
-	// sshd dies with all that it has let in: what has arrived is kept, nothing waits.
+	// After the death of sshd and its sessions the received data is kept, and no process waits.
 	if err := os.Remove(b.path("copy")); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +119,8 @@ func TestTransferOwn(t *testing.T) {
 	}
 }
 
-// premix's own protocol, begun without a question, leaves a file to the one that is said
-// to be faster for its size, and nothing of it fails.
+// premix starts with its own protocol without a query, and leaves a file to another protocol that
+// was measured to be faster for its size. Nothing of it counts as a failure.
 func TestTransferElsewhere(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	l, err := link.Load(b.write("sizes: [1K]\nprotocols:\n" + ownProtocol() + "  - scp\n"))
@@ -158,7 +159,7 @@ func TestTransferElsewhere(t *testing.T) {
 	b.empty()
 }
 
-// accepted is how many connections sshd has let in.
+// accepted returns the number of connections that sshd has accepted.
 func (b *bed) accepted() int {
 	b.t.Helper()
 	text, err := os.ReadFile(b.path("ssh/sshd.log"))
@@ -168,7 +169,7 @@ func (b *bed) accepted() int {
 	return bytes.Count(text, []byte("Accepted publickey"))
 }
 
-// A peer without premix is told of, and copied from by another protocol.
+// A peer without premix is reported, and another protocol copies the file.
 func TestTransferWithout(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	b.write("sizes: [64K]\nquiet: {for: 10ms}\nprotocols:\n  - use: premix\n    set: {premix_peer: /nowhere/premix}\n  - scp\n")
@@ -187,7 +188,7 @@ func TestTransferWithout(t *testing.T) {
 		t.Errorf("status %d\n%s", status, errs)
 	}
 	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy3"), "--peer-premix", binary)
-	if status != 0 || !strings.Contains(out+errs, "by scp") { // which was measured; premix was not
+	if status != 0 || !strings.Contains(out+errs, "by scp") { // it was measured; premix was not
 		t.Errorf("status %d\n%s%s", status, out, errs)
 	}
 	if status, out, errs := b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy4"), "--peer-premix", binary, "--protocol", "premix"); status != 0 || !strings.Contains(out, "by premix") {
@@ -195,7 +196,7 @@ func TestTransferWithout(t *testing.T) {
 	}
 }
 
-// What is asked for is kept, by premix's own protocol and no other.
+// Only premix's own protocol keeps owners, hard links, extended attributes and ACLs on request.
 func TestTransferKeep(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	l, err := link.Load(b.write("sizes: [1K]\nprotocols:\n" + ownProtocol() + "  - rsync\n"))
@@ -231,7 +232,7 @@ func TestTransferKeep(t *testing.T) {
 	}
 }
 
-// What root may not do without some of its rights.
+// TestTransferRights checks copies by a root user without some of its capabilities.
 func TestTransferRights(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skip("setpriv is missing")
@@ -273,7 +274,7 @@ func TestTransferRights(t *testing.T) {
 	if status != 2 || !strings.Contains(errs, "permission denied") || !strings.Contains(errs, "hint: ") {
 		t.Errorf("unreadable: status %d\n%s", status, errs)
 	}
-	// Of a tree the rest is copied, by premix's own protocol alone.
+	// premix's own protocol copies the readable rest of a tree. Other protocols copy nothing.
 	if err := errors.Join(os.MkdirAll(filepath.Join(tree, "sub/shut"), 0o755), os.Chmod(filepath.Join(tree, "sub/shut"), 0o311),
 		os.WriteFile(filepath.Join(tree, "sub/open"), []byte("y"), 0o644)); err != nil {
 		t.Fatal(err)
@@ -301,7 +302,7 @@ func TestTransferRights(t *testing.T) {
 			t.Errorf("%s has what could not be read: %v", to, err)
 		}
 	}
-	// The far end is as root: it is the near one that may not write.
+	// The far end runs with all rights of root; the near end cannot write.
 	if err := errors.Join(os.WriteFile(b.path("there/source"), []byte("data"), 0o644), os.Mkdir(b.path("closed"), 0o555)); err != nil {
 		t.Fatal(err)
 	}

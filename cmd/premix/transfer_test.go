@@ -19,7 +19,7 @@ import (
 	"premix/internal/transfer"
 )
 
-// bed is a link between two hosts, with an sshd on the second.
+// bed is a link between two hosts, with an sshd on the second host.
 type bed struct {
 	t    *testing.T
 	link *netrelay.Link
@@ -43,7 +43,7 @@ func newBed(t *testing.T, o netrelay.Options) *bed {
 	}
 	t.Cleanup(func() { l.Close() })
 	b := &bed{t: t, link: l, dir: t.TempDir()}
-	// Servers that give up root reach what they serve.
+	// Servers that drop root privileges must be able to read the files.
 	if err := errors.Join(os.Chmod(filepath.Dir(b.dir), 0o755), os.Mkdir(b.path("ssh"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func newBed(t *testing.T, o netrelay.Options) *bed {
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// write writes a link file with some lines of its own.
+// write writes a link file that contains the given lines.
 func (b *bed) write(lines string) string {
 	b.t.Helper()
 	text := fmt.Sprintf("name: bed\nhost: %s\nport: %d\nuser: root\nidentity: %s\nknown_hosts: %s\ndirectory: %s\npeer_directory: %s\n%s",
@@ -67,7 +67,7 @@ func (b *bed) write(lines string) string {
 	return b.path("link.yaml")
 }
 
-// command is a premix on the first host.
+// command returns a premix command for the first host.
 func (b *bed) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+b.path("home"))
@@ -75,7 +75,7 @@ func (b *bed) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// premix runs one, and returns its status and what it prints.
+// premix runs premix on the first host and returns its status and output.
 func (b *bed) premix(args ...string) (status int, stdout, stderr string) {
 	b.t.Helper()
 	cmd := b.command(args...)
@@ -89,7 +89,7 @@ func (b *bed) premix(args ...string) (status int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// empty fails where something has been left behind.
+// empty fails the test if files were left behind.
 func (b *bed) empty(dirs ...string) {
 	b.t.Helper()
 	for _, d := range dirs {
@@ -110,14 +110,14 @@ func (b *bed) empty(dirs ...string) {
 	}
 }
 
-// processes are those that name this bed, other than its sshd.
+// processes returns the command lines that name this bed, except its sshd.
 func (b *bed) processes() (list []string) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	for _, f := range files {
-		text, err := os.ReadFile(f) // it may have gone
+		text, err := os.ReadFile(f) // the process may have ended
 		if line := strings.ReplaceAll(string(text), "\x00", " "); err == nil && strings.Contains(line, b.dir) && !strings.Contains(line, "sshd") {
 			list = append(list, line)
 		}
@@ -134,7 +134,7 @@ func copies(t *testing.T, dir string) []transfer.Copy {
 	return list
 }
 
-// Real programs over a real link: every copy is captured, verified and recorded.
+// Real programs copy over a real link. Every copy is captured, verified and recorded.
 func TestTransferBench(t *testing.T) {
 	b := newBed(t, netrelay.Options{Rate: 200e6, Delay: time.Millisecond})
 	protocols := []string{"scp", "scp-legacy", "sftp", "tar"}
@@ -201,11 +201,12 @@ func TestTransferBench(t *testing.T) {
 	b.empty("here", "there")
 }
 
-// A probe measures, why tells, get and put copy by what was measured, and fall back.
+// TestTransferChoose measures protocols with a probe, explains the choice, and checks that get and
+// put use the fastest protocol and fall back to the next one.
 func TestTransferChoose(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
-	// One that always breaks after it has been measured, and one that is slow however
-	// slow the machine is: it copies several times.
+	// One protocol always fails after its measurement. Another one is slow on any machine, because
+	// it copies several times.
 	b.write(`sizes: [64K]
 repeat: 1
 quiet: {for: 10ms}
@@ -235,7 +236,7 @@ protocols:
 	if err := os.WriteFile(b.path("broken"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Whichever of the two was faster: the one that breaks is asked for first here.
+	// The failing protocol is requested first here, whichever of the two was faster.
 	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path(hard))
 	if got, err := os.ReadFile(b.path(hard)); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(out, "by scp (") {
 		t.Errorf("get: status %d, %v\n%s%s", status, err, out, errs)
@@ -243,7 +244,7 @@ protocols:
 	if left, err := filepath.Glob(b.path(".premix-part-*")); err != nil || len(left) > 0 {
 		t.Errorf("a part was left: %q, %v", left, err)
 	}
-	// A tree of small files goes as one stream, there and back.
+	// A tree of small files is copied as one stream in both directions.
 	for i := range 40 {
 		name := b.path(fmt.Sprintf("tree/d%d/f %d", i%3, i))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, fmt.Appendf(nil, "%d", i), 0o644)); err != nil {
@@ -278,8 +279,8 @@ protocols:
 			t.Errorf("%s: status %d, want %d\n%s%s", c.name, status, c.status, out, errs)
 		}
 	}
-	// A probe of a link that has a file; its rows add to what is known. It goes on for less
-	// than a minute only, so that what is asked for behind it is measured before.
+	// A probe of a link with a link file adds its rows to the known ones. It runs for less than a
+	// minute, so it starts with the requested measurements.
 	b.write("trees: [{files: 100, size: 4K}]\ndirections: [get]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols: [scp, tar]\n")
 	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("trees"), "--capture", "none"); status != 0 {
 		t.Fatalf("bench of trees: status %d\n%s%s", status, out, errs)
@@ -296,7 +297,8 @@ protocols:
 	b.empty("here", "there")
 }
 
-// What goes wrong is told, what was measured is kept, and nothing goes on running.
+// TestTransferFaults checks that failures are reported, measurements are kept, and no process is
+// left.
 func TestTransferFaults(t *testing.T) {
 	b := newBed(t, netrelay.Options{Rate: 50e6})
 	const what = "sizes: [2M]\nrepeat: 1\nquiet: {for: 10ms}\n"
@@ -315,7 +317,8 @@ func TestTransferFaults(t *testing.T) {
 			t.Errorf("status %d\n%s%s", status, out, errs)
 		}
 		only(t, b.path("hangs"), transfer.CauseTimeout)
-		// Other tests copy at the same time: what counts is what has this bed's home.
+		// Other tests copy at the same time: count only the processes with the home directory of
+		// this bed.
 		var left []int
 		if !comes(func() bool {
 			left = processes(func(_, environ string) bool {
@@ -365,7 +368,7 @@ func TestTransferFaults(t *testing.T) {
 		if status != 5 || !strings.Contains(errs, "Host key verification failed") || !strings.Contains(errs, "hint: ") {
 			t.Errorf("status %d\n%s", status, errs)
 		}
-		// The link is known by the benches before; premix's own protocol asks nothing first.
+		// premix knows the link from earlier benches; its own protocol sends no query first.
 		b.write(what + "protocols:\n" + ownProtocol())
 		status, _, errs = b.premix("transfer", "get", "bed:/x", b.path("x"))
 		if status != 5 || !strings.Contains(errs, "Host key verification failed") || !strings.Contains(errs, "hint: ") {
@@ -373,7 +376,7 @@ func TestTransferFaults(t *testing.T) {
 		}
 	})
 	t.Run("unreadable", func(t *testing.T) {
-		// Root may read everything; this cannot be opened by anybody.
+		// Root can read everything, but no user can open this path.
 		status, _, errs := b.premix("transfer", "put", "/proc/self/stat/none", "root@"+b.ssh.Host+":/x")
 		if status == 0 || !strings.Contains(errs, "hint: ") {
 			t.Errorf("status %d\n%s", status, errs)
@@ -381,7 +384,7 @@ func TestTransferFaults(t *testing.T) {
 	})
 	t.Run("no space", func(t *testing.T) {
 		b.write(what + "protocols: [scp]\n")
-		// Known by its bench, so that get finds keys and known hosts.
+		// The bench makes the link known, so that get finds keys and known hosts.
 		if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("space"), "--capture", "none"); status != 0 {
 			t.Fatalf("status %d\n%s%s", status, out, errs)
 		}
@@ -444,7 +447,7 @@ func TestTransferFaults(t *testing.T) {
 	})
 }
 
-// The report of what was measured: page, tables and figures.
+// TestTransferReport makes the report of the measurements: page, tables and figures.
 func TestTransferReport(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	b.write("sizes: [32K, 200K]\nrepeat: 2\nquiet: {for: 10ms}\npeak: [\"00:00-24:00\"]\nprotocols: [scp, scp-legacy]\n")
@@ -479,7 +482,7 @@ func TestTransferReport(t *testing.T) {
 	}
 }
 
-// A bench whose peer is this machine itself: bytes are counted once, and nothing disturbs.
+// In a bench whose peer is the same machine, bytes are counted once and no disturbance is reported.
 func TestTransferLoopback(t *testing.T) {
 	b := newBed(t, netrelay.Options{})
 	link := b.write("sizes: [3M]\ndirections: [get, put]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols:\n" + ownProtocol() + "  - scp\n")

@@ -13,8 +13,8 @@ import (
 	"premix/internal/hotstart"
 )
 
-// driftScene is a run of testdata/drift.c, whose outputs are wrong where it starts hot and
-// its sample is deep; the last ones are.
+// driftScene makes a run of testdata/drift.c. A hot start of it writes wrong outputs for deep
+// samples, which are the last ones.
 func driftScene(t *testing.T, samples int) *scene {
 	t.Helper()
 	if hot, err := canHot(); err != nil || !hot {
@@ -32,8 +32,8 @@ func driftScene(t *testing.T, samples int) *scene {
 	return s
 }
 
-// right checks that the outputs that are there are those of cold starts, but for those
-// that unchecked names, and returns their number.
+// right checks that the outputs are the same as after cold starts, except for those that unchecked
+// names, and returns their number.
 func (s *scene) right(t *testing.T, samples int) int {
 	t.Helper()
 	n := 0
@@ -54,9 +54,9 @@ func (s *scene) right(t *testing.T, samples int) int {
 	return n
 }
 
-// premix is killed when a task has differed from a cold start and those that started from
-// the same snapshot are not yet run again. The run goes on with what was found, also where
-// premix was killed before it could quarantine the snapshot.
+// premix is killed after a task has differed from a cold start and before other tasks of the same
+// snapshot have run again. The resumed run still uses this result, even if premix was killed before
+// it quarantined the snapshot.
 func TestKilledAtDifference(t *testing.T) {
 	for _, quarantined := range []bool{true, false} {
 		t.Run(fmt.Sprint("quarantined ", quarantined), func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestKilledAtDifference(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Whether a task is verified now does not count: what was found counts.
+			// The earlier result counts even if tasks are not verified now.
 			status, out := s.run(t, "--resume", "-j", "1", "--verify", "none")
 			if status != 0 || !strings.Contains(out, "snapshot "+id+" is in quarantine: sample s7: ") {
 				t.Errorf("status %d\n%s", status, out)
@@ -127,8 +127,8 @@ func TestKilledAtDifference(t *testing.T) {
 	}
 }
 
-// premix is killed at random moments around a difference. Once a run has ended well,
-// nothing in it comes from a hot start that is known to be wrong.
+// premix is killed at random moments around a difference. After a run has succeeded, it contains no
+// results of hot starts that are known to be wrong.
 func TestKilledAroundDifference(t *testing.T) {
 	kills := 8
 	if soak {

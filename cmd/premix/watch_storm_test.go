@@ -21,16 +21,16 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// slowed is a machine on which a small disk of its own is used by tasks of premix, and
-// premix watch looks at it.
+// slowed is a machine with a separate small disk that tasks of premix use while premix watch
+// observes it.
 type slowed struct {
 	t          *testing.T
-	disk       string // where the disk is mounted
-	device     string // its name: loop3
+	disk       string // mount point of the disk
+	device     string // name of the disk, as in loop3
 	url, token string
 }
 
-// newSlowed mounts the disk, and starts the watcher and the tasks.
+// newSlowed mounts the disk and starts the watcher and the tasks.
 func newSlowed(t *testing.T) *slowed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -114,7 +114,7 @@ func newSlowed(t *testing.T) *slowed {
 		t.Fatalf("premix watch says %q", line)
 	}
 	s.url = "http://" + strings.TrimSuffix(address, "/")
-	if _, err := out.ReadString('\n'); err != nil { // when it has been said the token is there
+	if _, err := out.ReadString('\n'); err != nil { // after this line the token exists
 		t.Fatal(err)
 	}
 	s.token = bearer(t, filepath.Join(dir, "metrics", "token"))
@@ -145,7 +145,7 @@ func (s *slowed) get(path string, query url.Values, into any) {
 	}
 }
 
-// recorded waits until so many samples of the disk are there, from a moment on.
+// recorded waits until the disk has this many samples since a time.
 func (s *slowed) recorded(since time.Time, samples int) {
 	s.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
@@ -162,7 +162,7 @@ func (s *slowed) recorded(since time.Time, samples int) {
 	}
 }
 
-// storm makes and removes files on the disk, each of which is synced, until it is stopped.
+// storm creates, syncs and removes files on the disk until it is stopped.
 func (s *slowed) storm() (stop func() int) {
 	done := make(chan struct{})
 	var all sync.WaitGroup
@@ -198,11 +198,11 @@ func (s *slowed) storm() (stop func() int) {
 	}
 }
 
-// found is what explain answers, as far as it is looked at.
+// found is the part of an answer of explain that the test reads.
 type found struct {
 	Series   int
 	Findings []finding
-	Notes    []finding // of what was nobody's trouble
+	Notes    []finding // about events that delayed no task
 }
 
 type finding struct {
@@ -230,12 +230,11 @@ func (f found) String() string {
 	return b.String()
 }
 
-// A metadata storm on one disk under running tasks is noticed by the real collectors, on
-// that disk and at that time. That it is a finding and the first, and that nothing is found
-// in a quiet window before it, is asked for in the long runs alone: on a machine that
-// others use at the same time everybody waits for disks all the time, nobody more than
-// usual because of the storm, which is a note then; and something else may have happened.
-// PREMIX_EXPLAIN_TRIALS=20 says that nobody does, and that no trial is to go wrong.
+// The real collectors notice a metadata storm on one disk under running tasks, on this disk and at
+// this time. Only the long runs require that the storm is the first finding, and that a quiet
+// window before it has no findings. On a shared machine processes wait for disks all the time, so
+// the storm may delay no task more than usual and become a note, and other events may occur.
+// PREMIX_EXPLAIN_TRIALS=20 states that the machine is not shared: no trial may fail.
 func TestPlantedSlowdown(t *testing.T) {
 	trials, before, during := 1, 50, 15
 	alone := 0
@@ -254,7 +253,8 @@ func TestPlantedSlowdown(t *testing.T) {
 	}
 	first, quiet := 0, 0
 	for trial := range trials {
-		// Each has a machine of its own: a storm that comes every minute is usual.
+		// Each trial has a separate machine, because a storm that comes every minute would be
+		// usual.
 		t.Run(fmt.Sprint(trial), func(t *testing.T) {
 			s := newSlowed(t)
 			s.recorded(time.Now(), before)
@@ -279,7 +279,7 @@ func TestPlantedSlowdown(t *testing.T) {
 				if !long {
 					seen = append(seen, r.Notes...)
 				}
-				// Where others use the machine the disk may have had trouble before, too.
+				// On a shared machine the disk may have had trouble before, too.
 				at = slices.IndexFunc(seen, func(f finding) bool {
 					return f.Labels["device"] == s.device && (long || !f.Began.Before(began.Add(-2*time.Second)))
 				})
@@ -290,7 +290,7 @@ func TestPlantedSlowdown(t *testing.T) {
 				}
 				return at >= 0
 			}
-			// Where a disk is busy with others it is no storm yet.
+			// While other processes keep the disk busy, it is not a storm yet.
 			if !long {
 				comes(func() bool { return noticed(time.Now()) })
 			}

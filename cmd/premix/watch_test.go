@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched is a premix watch that may be killed.
+// watched is a premix watch that tests may kill.
 type watched struct {
 	t    *testing.T
 	env  []string
 	data string
 	url  string
-	// token is the value of the header Authorization.
+	// token is the value of the Authorization header.
 	token string
 	cmd   *exec.Cmd
 }
 
-// bearer returns the value of the header Authorization for the token in a file.
+// bearer returns the value of the Authorization header for the token in a file.
 func bearer(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -56,7 +56,7 @@ func newWatched(t *testing.T, data string) *watched {
 	return w
 }
 
-// start starts it, and returns when it answers.
+// start starts the watcher and returns when it answers.
 func (w *watched) start() {
 	w.t.Helper()
 	w.cmd = exec.Command(binary, "watch", "--listen", "127.0.0.1:0", "--data", w.data, "--interval", "200ms")
@@ -95,7 +95,7 @@ func (w *watched) end(how syscall.Signal) {
 	}
 }
 
-// get asks for something.
+// get requests a path and decodes the JSON of the answer.
 func (w *watched) get(path string, into any) {
 	w.t.Helper()
 	r, err := getWith(w.token, w.url+path)
@@ -111,7 +111,7 @@ func (w *watched) get(path string, into any) {
 	}
 }
 
-// finished are the tasks of a directory that have ended, by key.
+// finished returns the tasks of a directory that have ended, by key.
 func (w *watched) finished(dir string) map[string]bool {
 	var all struct {
 		Tasks []struct {
@@ -165,8 +165,8 @@ func (w *watched) run(dir, command string, many int) (wait func()) {
 	}
 }
 
-// Five hundred tasks of five milliseconds, of a watcher that is killed again and again
-// while they run: each is there, once, with its beginning and end, and the series go on.
+// A watcher is killed repeatedly while five hundred tasks of five milliseconds run. It reports each
+// task once, with its begin and end, and its series continue.
 func TestWatchIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	w := newWatched(t, filepath.Join(dir, "metrics"))
@@ -180,7 +180,7 @@ func TestWatchIsKilled(t *testing.T) {
 		w.start()
 	}
 	w.end(syscall.SIGKILL)
-	wait() // the last ones end while nobody watches
+	wait() // the last tasks end while no watcher runs
 	w.start()
 	if !comes(func() bool { return len(w.finished(out)) == 500 }) {
 		t.Fatalf("%d tasks of 500", len(w.finished(out)))
@@ -199,7 +199,8 @@ func TestWatchIsKilled(t *testing.T) {
 	w.end(syscall.SIGINT)
 }
 
-// On a full disk it goes on, says so, and has everything when there is room again.
+// On a full disk the watcher continues and reports the problem. Once there is room, it has all
+// data.
 func TestWatchOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("file systems are mounted by root")

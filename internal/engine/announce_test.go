@@ -11,7 +11,7 @@ import (
 func TestAnnounce(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("PREMIX_HOME", home)
-	Announce("/a/run") // nobody watches
+	Announce("/a/run") // no watcher runs
 	if entries, err := os.ReadDir(home); err != nil || len(entries) != 0 {
 		t.Fatalf("%v %v", entries, err)
 	}
@@ -20,7 +20,7 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Announce("/a/run")
-	Announce("/a/run") // twice is once
+	Announce("/a/run") // the second announcement changes nothing
 	Announce("/another")
 	entries, err := os.ReadDir(place)
 	if err != nil || len(entries) != 2 {

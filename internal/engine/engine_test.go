@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 		name    string
 		outputs []recipe.Output
 		make    func(dir string)
-		want    string // "": no error
+		want    string // an empty string means no error
 	}{
 		{"file", file, func(d string) { write(t, d+"/x.bam", "x") }, ""},
 		{"empty file", file, func(d string) { write(t, d+"/x.bam", "") }, ""},

@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// scene is an engine before a fake.
+// scene is an engine with a simulated batch system.
 type scene struct {
 	*Engine
 	state string
@@ -97,7 +97,7 @@ func (s *scene) mark(t *testing.T, name string, set bool) {
 	}
 }
 
-// until asks for the status of jobs until it is as wished.
+// until polls the status of jobs until is returns true for all of them.
 func (s *scene) until(t *testing.T, ids []string, is func(pilot.Status) bool) {
 	t.Helper()
 	var st map[string]pilot.Status
@@ -115,7 +115,8 @@ func (s *scene) until(t *testing.T, ids []string, is func(pilot.Status) bool) {
 	t.Fatalf("%v %v", st, err)
 }
 
-// A wave runs, waits, is found again, refused and cancelled, as an array and as one job.
+// The jobs of a wave run, wait, are found again, are refused and are cancelled, as an array and as
+// a single job.
 func TestWave(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) { testWave(t, name) })
@@ -163,7 +164,7 @@ func testWave(t *testing.T, name string) {
 	if again, err := s.Find(ctx, held); err != nil || !reflect.DeepEqual(again, ids) {
 		t.Errorf("%v is found as %v, %v", ids, again, err)
 	}
-	// A job of another name with the same number is not cancelled.
+	// A job with another name and the same number is not cancelled.
 	stranger := strings.Replace(ids[0], "CCCCCCCC", "DDDDDDDD", 1)
 	if err := s.Cancel(ctx, []string{stranger, ids[1], ids[2]}); err != nil {
 		t.Fatal(err)

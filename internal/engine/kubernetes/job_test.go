@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		options map[string]string
-		want    string // what the error says; "": none
+		want    string // a part of the error; an empty string means no error
 	}{
 		{"least", map[string]string{"image": "i"}, ""},
 		{"image of the template", map[string]string{"template": file("image", "spec: {containers: [{image: i}]}")}, ""},
@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What a template says stays, and what premix has to say is added.
+// The content of a template stays, and premix adds its own fields.
 func TestJob(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pod.yaml")
 	err := os.WriteFile(path, []byte(`
@@ -87,7 +87,7 @@ spec:
 	}
 	e := &Engine{o: *o, namespace: "n"}
 	w := &pilot.Wave{Number: 7, Token: "AB12cd34", Dir: "/data/out", Shares: []pilot.Share{{Cores: 1}, {Cores: 1}}, Target: time.Minute}
-	for _, twice := range []string{"first", "second"} { // nothing of a wave may stay in the template
+	for _, twice := range []string{"first", "second"} { // a wave must leave no trace in the template
 		j := e.job(w)
 		s, c := &j.Spec.Template.Spec, &j.Spec.Template.Spec.Containers[0]
 		if j.Name != "premix-ab12cd34" || *j.Spec.Completions != 2 || *j.Spec.Parallelism != 2 || j.Annotations[annotationDirectory] != "/data/out" {
@@ -111,8 +111,8 @@ spec:
 	}
 }
 
-// Labels and annotations are the Job's, resources and secrets the pod's. Those that premix
-// finds its Jobs by cannot be replaced.
+// Labels and annotations apply to the Job, resources and secrets to the pod. Options cannot replace
+// the annotations and labels by which premix finds its Jobs.
 func TestJobOptions(t *testing.T) {
 	o, err := Parse(map[string]string{"image": "i", "label": "kueue.x-k8s.io/queue-name=short,premix/token=other", "annotation": "a=b,premix/directory=/other",
 		"resource": "nvidia.com/gpu=2", "pull-secret": "one,two"})
@@ -120,7 +120,7 @@ func TestJobOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &Engine{o: *o, namespace: "n"}
-	for _, token := range []string{"AB12cd34", "EF"} { // nothing of a wave may stay in the options
+	for _, token := range []string{"AB12cd34", "EF"} { // a wave must leave no trace in the options
 		j := e.job(&pilot.Wave{Number: 7, Token: token, Dir: "/data/out", Shares: []pilot.Share{{Cores: 3}}, Target: time.Minute})
 		if j.Labels["kueue.x-k8s.io/queue-name"] != "short" || j.Labels[labelToken] != strings.ToLower(token) || j.Annotations["a"] != "b" || j.Annotations[annotationDirectory] != "/data/out" {
 			t.Errorf("the Job has %v, %v", j.Labels, j.Annotations)
@@ -137,7 +137,7 @@ func TestJobOptions(t *testing.T) {
 	}
 }
 
-// What shares need is asked for, where the template does not ask for something else.
+// A container requests the cores and the memory of its share.
 func TestRequest(t *testing.T) {
 	c := &corev1.Container{}
 	cores, memory := request(c, &pilot.Share{Cores: 4, Memory: 8 << 30})

@@ -18,7 +18,7 @@ import (
 	"premix/internal/kit/mountinfo"
 )
 
-// Layouts as systems of different kinds show them.
+// TestHierarchies reads cgroup layouts of different kinds of systems.
 func TestHierarchies(t *testing.T) {
 	unified := t.TempDir()
 	user := filepath.Join(unified, "user.slice/run-1.scope")
@@ -119,8 +119,8 @@ func TestMachineIsCutToCgroups(t *testing.T) {
 	}
 }
 
-// A recorded version 2 layout: the own cgroup, delegated to this user, whose
-// controllers are not yet given to children.
+// TestVersion2Limits uses a recorded version 2 layout: the own cgroup is delegated to this user,
+// and its controllers are not yet enabled for children.
 func TestVersion2Limits(t *testing.T) {
 	own := t.TempDir()
 	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "cpu", "pids"}}}, 6)
@@ -143,7 +143,7 @@ func TestVersion2Limits(t *testing.T) {
 		task + "/memory.oom.group":         "1",
 		task + "/cpu.weight":               "200",
 		task + "/pids.max":                 "4096",
-		own + "/cgroup.subtree_control":    "+pids", // plain files keep the last one written
+		own + "/cgroup.subtree_control":    "+pids", // plain files keep the last value written
 		parent + "/cgroup.subtree_control": "+pids",
 	} {
 		if got := readString(path); got != want {
@@ -190,8 +190,8 @@ func TestNoCgroupsIsToldAndNotFatal(t *testing.T) {
 	}
 }
 
-// As an ordinary user meets version 1: the same refusal in each hierarchy is told
-// once. A place where no user can make a directory stands for it.
+// The same error in several hierarchies is reported once, as an ordinary user sees it with version
+// 1. The test uses a directory in which no user can make a directory.
 func TestOneReasonIsToldOnce(t *testing.T) {
 	const closed = "/sys/kernel"
 	if err := os.Mkdir(closed+"/x", 0o755); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
@@ -285,7 +285,8 @@ func join(t *testing.T, dirs []string) *exec.Cmd {
 	return cmd
 }
 
-// A kernel's version 2 hierarchy, with or without controllers, kills and removes.
+// premix kills and removes cgroups in the kernel's version 2 hierarchy, with or without
+// controllers.
 func TestKernelVersion2Removes(t *testing.T) {
 	var own string
 	mounts, err := mountinfo.Read()
@@ -322,8 +323,8 @@ func TestKernelVersion2Removes(t *testing.T) {
 }
 
 func TestStaleParentsAreCleaned(t *testing.T) {
-	// Any premix cleans up where it is, also those of other tests: this is done
-	// where none of them is.
+	// Each premix removes the stale cgroups in its own cgroup, including those of other tests: use
+	// a cgroup that no other test uses.
 	own := filepath.Join(writable(t)[0].own, fmt.Sprintf("test-%d", os.Getpid()))
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
@@ -341,12 +342,12 @@ func TestStaleParentsAreCleaned(t *testing.T) {
 		return filepath.Join(own, fmt.Sprintf("premix-%d.%s.%s", pid, start, ns))
 	}
 	stale := []string{
-		name(dead.ProcessState.Pid(), "123", pidNamespace()), // no such process
-		name(os.Getppid(), "1", pidNamespace()),              // its number is another's now
+		name(dead.ProcessState.Pid(), "123", pidNamespace()), // there is no such process
+		name(os.Getppid(), "1", pidNamespace()),              // the process number is in use again
 	}
 	kept := []string{
 		filepath.Join(own, parentName(os.Getppid())),       // alive
-		name(dead.ProcessState.Pid(), "123", "4026000000"), // of another PID namespace: not to be told
+		name(dead.ProcessState.Pid(), "123", "4026000000"), // of another PID namespace, so its state is unknown
 		filepath.Join(own, "premix-x"),
 	}
 	for _, dir := range append(append([]string{}, stale...), kept...) {

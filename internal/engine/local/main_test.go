@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A supervisor is this same binary, executed again.
+	// The supervisor and the spawner are this test binary, executed again.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.SupervisorArg {
 		os.Exit(hotstart.SupervisorMain())
 	}

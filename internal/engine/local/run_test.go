@@ -19,14 +19,14 @@ import (
 	"premix/internal/record"
 )
 
-// sandbox is a recipe whose tool is a shell script, and a sheet, in a directory.
+// sandbox is a directory with a sample sheet and a recipe whose tool is a shell script.
 type sandbox struct {
 	dir string
 	o   Options
 }
 
-// newSandbox makes a recipe with the script as its tool, the given further lines,
-// and samples a, b, c... whose input holds their name.
+// newSandbox makes a recipe with the script as its tool and the given additional lines. Its samples
+// are a, b, c..., and each input contains the name of its sample.
 func newSandbox(t *testing.T, script, more string, samples int) *sandbox {
 	t.Helper()
 	b := &sandbox{dir: t.TempDir()}
@@ -72,8 +72,7 @@ func (b *sandbox) has(name string) bool {
 	return err == nil
 }
 
-// await waits until files that tool and pipe make are there. It may be called in
-// any goroutine.
+// await waits until files that tool and pipe make exist. It may be called in any goroutine.
 func (b *sandbox) await(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -129,8 +128,8 @@ func TestRunRecordsWhatItDid(t *testing.T) {
 	}
 }
 
-// noted is a pipe that shows that it is there, and thereby that the engine knows of
-// the tool, which begins before it.
+// noted is a pipe that makes a file when it starts. As the tool starts before it, the engine then
+// knows the tool.
 const noted = "pipe: '>${data.tool}.${sample}.piped; cat'\n"
 
 func TestTimeoutEndsWhatIgnoresSIGTERM(t *testing.T) {
@@ -140,7 +139,7 @@ func TestTimeoutEndsWhatIgnoresSIGTERM(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, script, more string
-		marks              []string // there when nobody can be ended by SIGTERM any more
+		marks              []string // files that exist when no process can be ended by SIGTERM any more
 	}{
 		{"tool", tool + "sleep 600\n", "", []string{"tool.sh.tool"}},
 		{"tool's child", tool + "(sleep 600)\n", "", []string{"tool.sh.tool"}},
@@ -148,7 +147,7 @@ func TestTimeoutEndsWhatIgnoresSIGTERM(t *testing.T) {
 		{"tool and pipe", tool + "sleep 600\n", "pipe: " + pipe + "cat; sleep 600\n", []string{"tool.sh.tool", "tool.sh.pipe"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// A slow machine may not have come to the trap by the end of the time.
+			// On a slow machine the tool may not have set the trap within the timeout.
 			for timeout := 300 * time.Millisecond; ; timeout *= 2 {
 				b := newSandbox(t, c.script, toStdout+c.more, 1)
 				b.o.Timeout = timeout
@@ -231,7 +230,7 @@ func TestSecondInterruptKillsAtOnce(t *testing.T) {
 }
 
 func TestInputThatVanishes(t *testing.T) {
-	// The first task's tool takes the second one's input away.
+	// The tool of the first task removes the input of the second one.
 	b := newSandbox(t, "cat \"$1\"; rm -f \"$(dirname \"$0\")/b.in\"\n", toStdout, 3)
 	b.o.Jobs, b.o.Retries = 1, 2
 	sum, err := Run(context.Background(), b.o)
@@ -278,8 +277,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// A further try after one that ran out of memory has twice as much, also in a later
-// invocation, and never more than there is.
+// A retry after a try that ran out of memory has twice as much memory, also in a later invocation,
+// but never more than there is.
 func TestMemoryGrows(t *testing.T) {
 	ours := writable(t)
 	if !slices.ContainsFunc(ours, func(h hierarchy) bool { return slices.Contains(h.controllers, "memory") }) {
@@ -304,7 +303,7 @@ func TestMemoryGrows(t *testing.T) {
 	if got := fmt.Sprint(memory); got != "map[1:[32 64 128] 2:[32 64 128]]" {
 		t.Errorf("%s MiB", got)
 	}
-	// Two with 128 MiB do not fit into 150 at a time.
+	// Two tasks with 128 MiB do not fit into 150 MiB at the same time.
 	if a, b := recs[4], recs[5]; a.Finished.After(b.Started) {
 		t.Errorf("one began at %v before another had ended at %v", b.Started, a.Finished)
 	}
@@ -314,7 +313,7 @@ func TestCountSlots(t *testing.T) {
 	for _, c := range []struct {
 		jobs, cores, threads int
 		budget, need         int64
-		want                 int // 0: an error
+		want                 int // 0 means an error
 	}{
 		{jobs: 3, threads: 1, want: 3},
 		{jobs: 3, threads: 8, want: 3},
@@ -386,8 +385,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A tool that fails takes its pipe with it. Whichever end is heard of first, each
-// task tells the tool's status, and so does its record.
+// A failing tool ends its pipe too. Whichever end is noticed first, the error and the record of
+// each task contain the status of the tool.
 func TestToolThatFailsIsBlamedNotItsPipe(t *testing.T) {
 	for _, c := range []struct{ name, script string }{
 		{"tool ends first", "cat \"$1\" >&2; exit 7\n"},
@@ -494,8 +493,8 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// A task that stops its supervisor goes on, and one that does it again and again fails with its supervisor. All
-// others succeed in their first try.
+// A task that stops its supervisor once continues, and a task that stops it repeatedly fails with
+// its supervisor. All others succeed on the first try.
 func TestTasksThatStopTheirSupervisor(t *testing.T) {
 	b := newSandbox(t, "case $(cat \"$1\") in a) kill -STOP $PPID; sleep 0.5;; b) while :; do kill -STOP $PPID; sleep 0.01; done;; esac; cat \"$1\"\n", toStdout, 6)
 	sum, err := Run(context.Background(), b.o)

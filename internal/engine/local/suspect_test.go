@@ -19,11 +19,11 @@ import (
 	"premix/internal/record"
 )
 
-// soak makes fault runs long.
+// soak makes the fault tests long.
 var soak = os.Getenv("PREMIX_SOAK") != ""
 
-// Tasks that kill their spawner or their group fail, each with its cause. All others succeed
-// in their first try, also those that ran beside them, and also if they were killed with the
+// Tasks that kill their spawner or their process group fail, each with the right cause. All others
+// succeed on the first try, including tasks that ran at the same time or were killed with the
 // spawner.
 func TestTasksThatKillTheirSpawner(t *testing.T) {
 	rounds := 1
@@ -80,8 +80,8 @@ func TestTasksThatKillTheirSpawner(t *testing.T) {
 	}
 }
 
-// A task that fills the disk of its directory stops the run at worst. With room again the
-// others succeed, none with a part of its output.
+// A task that fills the disk of its directory at worst stops the run. With room again the other
+// tasks succeed, and none has a partial output.
 func TestTaskThatFillsTheDisk(t *testing.T) {
 	rounds := 1
 	if soak {
@@ -135,13 +135,13 @@ func TestTaskThatFillsTheDisk(t *testing.T) {
 	t.Logf("the run stopped %d times in %d rounds", stops, rounds)
 }
 
-// othersOfSession is a command that stops all processes of the session of the spawner but
-// the shell itself.
+// othersOfSession is a command that stops all processes of the spawner's session except the shell
+// itself.
 const othersOfSession = "for s in /proc/[0-9]*/stat; do read -r p c s x g id rest <$s && [ \"$id\" = $PPID ] && [ $p != $$ ] && kill -STOP $p; done 2>/dev/null"
 
-// Tasks that stop their spawner do not keep others from running. One that does it now and then
-// succeeds. One that does it again and again fails with its cause, and all others succeed in
-// their first try, also those that were stopped with it.
+// Tasks that stop their spawner do not keep others from running. A task that does it once succeeds.
+// A task that does it repeatedly fails with the right cause. All others succeed on the first try,
+// including tasks that were stopped with it.
 func TestTasksThatStopTheirSpawner(t *testing.T) {
 	rounds := 1
 	if soak {
@@ -188,14 +188,14 @@ func TestTasksThatStopTheirSpawner(t *testing.T) {
 				t.Errorf("%s: %+v", task.command, r)
 			}
 		}
-		// A stopped task gets to handle its SIGTERM.
+		// A stopped task can handle its SIGTERM.
 		if got := d.output(len(tasks)*(each+1), false); got != "ended\n" {
 			t.Errorf("the last one wrote %q", got)
 		}
 	}
 }
 
-// An interrupted run ends, also while tasks stop its spawner.
+// An interrupted run ends even while tasks stop its spawner.
 func TestInterruptedWhileStopped(t *testing.T) {
 	for _, loop := range []string{"kill -STOP $PPID; sleep 100", "while :; do kill -STOP $PPID; done"} {
 		d := newTaskDir(t)
@@ -225,8 +225,8 @@ func TestInterruptedWhileStopped(t *testing.T) {
 	}
 }
 
-// An interrupted run ends, also when a process of a task was stopped before it executed its
-// program, so that its slot has no process to signal.
+// An interrupted run ends even if a process of a task was stopped before it executed its program,
+// so that its slot has no process to signal.
 func TestInterruptedWithAStoppedChild(t *testing.T) {
 	d := newTaskDir(t)
 	d.submit(queue.BatchOptions{}, queue.Lines, strings.Repeat("/bin/true\n", 50000))

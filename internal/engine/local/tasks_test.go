@@ -20,7 +20,7 @@ import (
 	"premix/internal/record"
 )
 
-// taskDir is a task directory with what a test wants of it.
+// taskDir is a task directory with helpers for tests.
 type taskDir struct {
 	t   *testing.T
 	dir string
@@ -76,7 +76,7 @@ func (d *taskDir) run(o TaskOptions) (*Summary, error) {
 	return sum, err
 }
 
-// records are the last records by task; more than one success of a task is an error.
+// records returns the last record of each task. More than one success of a task is an error.
 func (d *taskDir) records() map[int]*record.Task {
 	d.t.Helper()
 	m := make(map[int]*record.Task)
@@ -177,7 +177,8 @@ func TestTaskFailures(t *testing.T) {
 
 func TestTasksHoldTheirCores(t *testing.T) {
 	d := newTaskDir(t)
-	// Each task notes how many run with it, in one piece: others do so, too.
+	// Each task appends to the list the tasks that run with it. It does so in one write, because
+	// others write there too.
 	command := `{"command":"mkdir run/$PREMIX_TASK; echo $(ls run) >>seen; sleep 0.05; rmdir run/$PREMIX_TASK","cores":%d,"memory":%d}` + "\n"
 	var text strings.Builder
 	cores := map[string]int{}
@@ -224,7 +225,7 @@ func TestPinnedTasks(t *testing.T) {
 	}
 }
 
-// Jobs counts tasks, Cores what they take together.
+// Jobs limits the number of tasks, Cores the sum of their cores.
 func TestJobsAreTasks(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -239,7 +240,8 @@ func TestJobsAreTasks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newTaskDir(t)
-			// The first ones wait until as many run as may; each leaves how many it saw.
+			// The first tasks wait until as many run as are allowed. Each task prints how many it
+			// saw.
 			script := fmt.Sprintf(`mkdir run.$PREMIX_TASK; i=0
 				while [ $(ls -d run.* | wc -l) -lt %d ] && [ $PREMIX_TASK -le %[1]d ] && [ $i -lt 1200 ]; do i=$((i+1)); sleep 0.05; done
 				ls -d run.* | wc -l; sleep 0.2; rmdir run.$PREMIX_TASK`, c.atATime)
@@ -275,7 +277,7 @@ func TestMemoryOfTasks(t *testing.T) {
 		t.Skip("no right to make cgroups that limit memory")
 	}
 	d := newTaskDir(t)
-	// The shell needs more than 60 MB, and is given 20, 40, 80 and 160.
+	// The shell needs more than 60 MB. Its tries have 20, 40, 80 and 160 MB.
 	d.submit(queue.BatchOptions{Options: queue.Options{Memory: 20 << 20, Retries: 3}}, queue.Lines,
 		"x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo ${#x}\n")
 	sum, err := d.run(TaskOptions{Memory: 1 << 30})
@@ -290,7 +292,7 @@ func TestMemoryOfTasks(t *testing.T) {
 	}
 }
 
-// needCells skips a test where slots have no cgroups with a limit of processes.
+// needCells skips a test if slots have no cgroups with a limit of processes.
 func needCells(t *testing.T) {
 	t.Helper()
 	groups, lacks := newCgroups(thisHierarchies(), 2)
@@ -302,7 +304,7 @@ func needCells(t *testing.T) {
 	}
 }
 
-// What a task leaves in sessions of their own ends with it, unless it is to be kept.
+// Processes that a task leaves in new sessions end with it, unless they are to be kept.
 func TestDaemons(t *testing.T) {
 	needCells(t)
 	for _, keep := range []bool{false, true} {
@@ -326,8 +328,8 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// A fork bomb fails, alone and with its cause, or ends with its task; those before, beside
-// and after it in the same slots succeed.
+// A fork bomb fails alone with the right cause, or ends with its task. Tasks before, beside and
+// after it in the same slots succeed.
 func TestForkBombs(t *testing.T) {
 	needCells(t)
 	d := newTaskDir(t)
@@ -344,7 +346,7 @@ func TestForkBombs(t *testing.T) {
 	}
 	for task, r := range d.records() {
 		switch {
-		case task%22 == 0 && r.OK(): // it was too soon
+		case task%22 == 0 && r.OK(): // its task ended first
 		case task%22 == 0 || task%22 == 21:
 			if r.Cause != record.CauseProcesses || !strings.Contains(r.Error, "a task may have 64") {
 				t.Errorf("task %d: %+v", task, r)
@@ -355,7 +357,7 @@ func TestForkBombs(t *testing.T) {
 	}
 }
 
-// What is submitted, cancelled and retried while a worker runs is seen by it.
+// A running worker notices submissions, cancellations and retries.
 func TestOrdersWhileItRuns(t *testing.T) {
 	d := newTaskDir(t)
 	d.submit(queue.BatchOptions{}, queue.Lines, "while [ ! -e go ]; do sleep 0.02; done\nsleep 1000\nsleep 1000\n")
@@ -407,7 +409,7 @@ func TestWorkersWithShares(t *testing.T) {
 		}()
 	}
 	for range 2 {
-		if err := <-done; err != nil { // what others have not done is not its business
+		if err := <-done; err != nil { // a worker ignores unfinished tasks of others
 			t.Error(err)
 		}
 	}
@@ -425,7 +427,7 @@ func TestWorkersWithShares(t *testing.T) {
 	}
 }
 
-// The spawner is killed again and again, and each task succeeds once.
+// Each task succeeds once although the spawner is killed repeatedly.
 func TestKilledSpawners(t *testing.T) {
 	d := newTaskDir(t)
 	const tasks = 60
@@ -441,7 +443,8 @@ func TestKilledSpawners(t *testing.T) {
 				return
 			case <-time.After(20 * time.Millisecond):
 			}
-			// One that has not ended a task is spared: a run without progress is given up.
+			// Spare a spawner that has not ended a task yet: premix gives up on a run without
+			// progress.
 			now := d.q.Counts()[queue.Succeeded]
 			b, err := spawn.ReadStatusFile(d.q.StatusFile(queue.LocalWorker))
 			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 && (last == 0 || now > finished) {

@@ -7,8 +7,9 @@ import (
 	"premix/internal/record"
 )
 
-// Of a thousand tasks of a second, the cold starts of which take three, two in a hundred
-// seconds go into verifying, the first and the last task are among them, and all if asked.
+// The sentinel selects tasks for verification. In a run of a thousand tasks of 1 s, with cold
+// starts of 3 s, it spends 2 % of the time on verification. It selects the first and the last task,
+// and all tasks on request.
 func TestSentinel(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -59,8 +60,8 @@ func TestSentinel(t *testing.T) {
 	}
 }
 
-// Another task is taken in place of one that could not be verified, a few times; tasks that
-// run at once are not all taken for the first.
+// After a task that could not be verified, the sentinel selects another one, a few times. It does
+// not select all tasks that run at the same time as the first.
 func TestSentinelInVain(t *testing.T) {
 	v := sentinel{share: hotstart.ShareUsual}
 	chosen := 0

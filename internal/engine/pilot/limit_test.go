@@ -19,22 +19,22 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A spawner is this same binary, executed again.
+	// A spawner is this test binary, executed again.
 	if len(os.Args) > 1 && os.Args[1] == spawn.Arg {
 		os.Exit(spawn.Main())
 	}
 	os.Exit(m.Run())
 }
 
-// ender stands in for a batch system that ends jobs: the real ones count their time
-// limits in minutes. Its workers are real, and run in this process. It ends the one that
-// has a certain task, as often as it is told to, when that task runs.
+// ender replaces a batch system that ends jobs, because real ones count their time limits in
+// minutes. Its workers are real and run in this process. It ends the job of a certain task while
+// this task runs, a given number of times.
 type ender struct {
 	t     *testing.T
 	dir   string
-	task  int    // it appends a line to the file started when it begins
-	times int    // endings; -1: always
-	how   Status // what becomes of a job that was ended
+	task  int    // the task appends a line to the file started when it begins
+	times int    // number of jobs to end; -1 means all
+	how   Status // status of a job that was ended
 
 	mu      sync.Mutex // guards the rest
 	status  map[string]Status
@@ -45,7 +45,7 @@ func (e *ender) Name() string { return "ender" }
 
 func (e *ender) Reach(context.Context, string) error { return nil }
 
-// started counts how often the task has begun.
+// started returns how often the task has begun.
 func (e *ender) started() int {
 	text, err := os.ReadFile(filepath.Join(e.dir, "started"))
 	if err != nil && !os.IsNotExist(err) {
@@ -81,7 +81,7 @@ func (e *ender) Submit(_ context.Context, w *Wave) ([]string, error) {
 	return jobs, nil
 }
 
-// work is one job. It tells whether it was ended.
+// work runs one job and reports whether the job was ended.
 func (e *ender) work(wave, index int, ends bool) (finished bool) {
 	q, err := queue.Open(e.dir, "v1", false)
 	if err != nil {
@@ -131,8 +131,8 @@ func (e *ender) Status(context.Context, []string) (map[string]Status, error) {
 
 func (e *ender) Cancel(context.Context, []string) error { return nil }
 
-// A worker that is started again while its lock is still held, by the one before it or by
-// a dispatcher that closes it, waits for it, and is no failure if it was closed meanwhile.
+// A restarted worker waits for its lock while its predecessor or a dispatcher that closes it holds
+// the lock. It returns no error if it was closed in that time.
 func TestWorkerWaitsForItsLock(t *testing.T) {
 	dir := t.TempDir()
 	q, err := queue.Open(dir, "v1", true)
@@ -172,7 +172,7 @@ func TestWorkerWaitsForItsLock(t *testing.T) {
 	select {
 	case err := <-finished:
 		t.Fatalf("it has ended: %v", err)
-	case <-time.After(1500 * time.Millisecond): // longer than a worker waits that people start
+	case <-time.After(1500 * time.Millisecond): // longer than a worker waits that a user starts
 	}
 	if err := l.append(&Entry{Event: eventClosed, Worker: 1}); err != nil {
 		t.Fatal(err)
@@ -203,8 +203,8 @@ func lastRecords(t *testing.T, dir string) map[int]*record.Task {
 	return last
 }
 
-// A task that is interrupted because its job reached its limit has its strikes, though
-// there is a record of it; one that was interrupted for another reason has none.
+// A task that is interrupted because its job reached its limit gets a strike although it has a
+// record. A task that is interrupted for another reason gets none.
 func TestInterruptedTasks(t *testing.T) {
 	for _, c := range []struct {
 		name   string

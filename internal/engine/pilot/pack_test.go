@@ -20,7 +20,7 @@ func needs(n int, key string) []Requirements {
 	return list
 }
 
-// all checks that shares hold exactly the tasks 1 to n, each once.
+// all checks that shares contain the tasks 1 to n, each once.
 func all(t *testing.T, shares []Share, n int) {
 	t.Helper()
 	seen := make(map[int]bool)
@@ -51,7 +51,7 @@ func TestSharesOfUnknownTasksAreSpread(t *testing.T) {
 			t.Errorf("a share of %d tasks", n)
 		}
 	}
-	// Few tasks: no job without one for each of its cores.
+	// With few tasks, each job has a task for each of its cores.
 	if list := p.shares(needs(5, "a")); len(list) != 3 {
 		t.Errorf("5 tasks for jobs of 2 cores: %v", list)
 	}
@@ -84,7 +84,7 @@ func TestSharesByClass(t *testing.T) {
 	p := &packing{cores: 4, target: time.Minute, jobs: 8, room: 8, times: newTimes()}
 	list := p.shares([]Requirements{{Task: 1, Cores: 1}, {Task: 2, Cores: 8}, {Task: 3, Cores: 2, Memory: 1 << 30}, {Task: 4, Cores: 1, Ask: "qos=high"}, {Task: 5, Cores: 2, Resources: "gpu=1"}, {Task: 6, Cores: 2, Resources: "gpu=2"}, {Task: 7, Cores: 2, Resources: "gpu=1"}})
 	all(t, list, 7)
-	// A job has the resources of one task, and no cores that would be idle.
+	// A job has the resources of one task, and no idle cores.
 	want := []class{{cores: 4}, {cores: 8}, {cores: 4, memory: 2 << 30}, {cores: 4, ask: "qos=high"}, {cores: 2, resources: "gpu=1"}, {cores: 2, resources: "gpu=1"}, {cores: 2, resources: "gpu=2"}}
 	for i, s := range list {
 		if s.class() != want[i] {
@@ -115,7 +115,7 @@ func TestStruckTasksAreHalved(t *testing.T) {
 	}
 }
 
-// A ledger that was cut at any byte is the ledger of an earlier moment, and goes on.
+// A ledger that is cut at any byte is the ledger of an earlier moment, and can be continued.
 func TestLedgerCutAnywhere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l := &ledger{path: path, version: "v1"}
@@ -178,8 +178,8 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// The ledger cut at any byte: what was whole before the cut counts, nothing else, and it
-// goes on from there.
+// After a cut at any byte the ledger consists of the entries that were complete before the cut, and
+// can be continued.
 func TestEveryCutOfTheLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l := &ledger{path: path, version: "v1"}

@@ -13,13 +13,13 @@ import (
 	"premix/internal/engine/queue"
 )
 
-// fickle is an engine that answers or not, as the test says. Its workers are real.
+// fickle is an engine whose answers the test determines. Its workers are real.
 type fickle struct {
 	ender
 	calls  []string
 	reach  func(context.Context) error
-	submit func(context.Context) error // nil: jobs are submitted
-	find   func(context.Context) error // nil: it has none of them
+	submit func(context.Context) error // nil submits the jobs
+	find   func(context.Context) error // nil finds no jobs
 }
 
 func (e *fickle) Reach(ctx context.Context, _ string) error {
@@ -43,7 +43,7 @@ func (e *fickle) Find(ctx context.Context, _ *Wave) ([]string, error) {
 	return nil, nil
 }
 
-// twoTasks is a directory of two tasks that wait.
+// twoTasks makes a directory of two waiting tasks.
 func twoTasks(t *testing.T) (*queue.Queue, *TaskDir) {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,14 +75,14 @@ func away(context.Context) error { return errAway }
 
 func there(context.Context) error { return nil }
 
-// hangs does not answer at all.
+// hangs does not answer until the context ends.
 func hangs(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// An engine that does not answer at the start ends the dispatcher, which has given it
-// nothing. One that comes in time does not.
+// If the engine does not answer at the start, the dispatcher ends without submitting jobs. If the
+// engine answers in time, the dispatcher continues.
 func TestEngineAwayAtTheStart(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -121,7 +121,7 @@ func TestEngineAwayAtTheStart(t *testing.T) {
 			if err := CheckBusy(q.Dir); err != nil {
 				t.Error(err)
 			}
-			// The same command goes on.
+			// The same command continues.
 			e.reach = there
 			if err := Dispatch(t.Context(), d, e, Options{Version: "v1", Jobs: 1}); err != nil || q.Counts()[queue.Succeeded] != 2 {
 				t.Error(err)
@@ -131,8 +131,8 @@ func TestEngineAwayAtTheStart(t *testing.T) {
 	}
 }
 
-// A dispatcher that is interrupted while no job is known to be with the engine waits for
-// nobody, and leaves nothing to wait for.
+// A dispatcher that is interrupted while it knows no job of the engine ends at once, and leaves no
+// jobs to wait for.
 func TestInterruptedWithoutJobs(t *testing.T) {
 	for _, c := range []struct {
 		name                string
@@ -147,7 +147,7 @@ func TestInterruptedWithoutJobs(t *testing.T) {
 			q, d := twoTasks(t)
 			ctx, interrupt := context.WithCancelCause(t.Context())
 			e := &fickle{ender: ender{t: t, dir: q.Dir, status: make(map[string]Status)}, submit: c.submit}
-			// The last thing that it is asked has the interrupt come.
+			// The last request of the dispatcher interrupts it.
 			last := func(f func(context.Context) error) func(context.Context) error {
 				return func(ctx context.Context) error {
 					interrupt(&local.Interrupted{Signal: syscall.SIGINT})

@@ -25,8 +25,8 @@ func newRun(t *testing.T, dir string, n int) *queue.Run {
 	return run
 }
 
-// After a task has differed from a cold start, tasks that started from the same snapshot
-// wait again, whether they were done before this invocation, in it, or are done after that.
+// After a task has differed from a cold start, all tasks that started from the same snapshot wait
+// again, whether they were done before this invocation, were done in it, or are done later.
 func TestWithdrawn(t *testing.T) {
 	run, tries := newRun(t, t.TempDir(), 5), make(map[int]int)
 	write := func(task int, snapshot, cause string) {
@@ -77,8 +77,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// Tasks of a run that are cancelled are over, and wait again once they are to be retried, as
-// those that failed.
+// Cancelled tasks of a run are over and wait again after a retry, as failed ones do.
 func TestOrdersOfARun(t *testing.T) {
 	dir := t.TempDir()
 	run := newRun(t, dir, 3)

@@ -19,7 +19,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Two processes share an answer, also an error; an answer that was broken off is not shared.
+// Two processes share an answer, including an error. An answer is not shared if its request was
+// cancelled.
 func TestShared(t *testing.T) {
 	t.Setenv("PREMIX_HOME", t.TempDir())
 	t.Setenv("CLUSTER", "a")

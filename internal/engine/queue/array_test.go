@@ -56,8 +56,8 @@ func checkElement(t *testing.T, q *Queue, a *Array, first, i, index int) {
 	}
 }
 
-// An element of an array is the task that a line of its own would be, for every reader, also
-// when the index is made again.
+// For every reader an element of an array is the same task as one from a separate line, even after
+// the index is rebuilt.
 func TestArray(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	q, err := Open(dir, "test", true)
@@ -146,7 +146,7 @@ func TestArrayIndices(t *testing.T) {
 	}
 }
 
-// A batch is an array or lines.
+// A batch consists of either an array or lines.
 func TestArrayAmongLines(t *testing.T) {
 	q, err := Open(filepath.Join(t.TempDir(), "d"), "test", true)
 	if err != nil {
@@ -168,8 +168,8 @@ func TestArrayAmongLines(t *testing.T) {
 	}
 }
 
-// A directory of another user cannot make its reader keep more tasks than a limit, however
-// short the lines are that claim them.
+// A directory of another user cannot make its reader keep more tasks than a limit, even with short
+// lines that claim many tasks.
 func TestArraysOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a directory of another user needs root")

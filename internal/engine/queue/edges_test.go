@@ -14,7 +14,7 @@ import (
 	"premix/internal/record"
 )
 
-// shown lists the shown states of all tasks.
+// shown lists the displayed states of all tasks.
 func shown(t *testing.T, q *Queue) []string {
 	t.Helper()
 	list, err := q.Tasks(&Selection{})
@@ -28,7 +28,7 @@ func shown(t *testing.T, q *Queue) []string {
 	return got
 }
 
-// A task starts when the tasks before it have succeeded, whatever their order in the file.
+// A task starts when all tasks before it have succeeded, in any order of the file.
 func TestEdges(t *testing.T) {
 	dir := t.TempDir()
 	q := open(t, dir)
@@ -39,7 +39,7 @@ func TestEdges(t *testing.T) {
 {"command":"6","id":"top"}
 `)
 	submit(t, q, BatchOptions{AfterTasks: [][2]int{{2, 2}, {4, 5}}}, Input{}, "7\n8\n")
-	other := open(t, dir) // reads the same from the files
+	other := open(t, dir) // reads the same data from the files
 	for _, q := range []*Queue{q, other} {
 		for task, want := range map[int][]int32{1: nil, 2: {1, 3, 4, 5}, 3: {6}, 5: {6}, 6: nil, 8: {2, 4, 5}} {
 			if got := q.edges.of(task); !slices.Equal(got, want) {
@@ -73,7 +73,7 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// What comes after a failure is skipped, is shown so with its cause, and runs after a retry.
+// A task after a failed one is skipped, is displayed with the cause, and runs after a retry.
 func TestSkipped(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{}, Input{Format: JSONL}, `{"command":"1","id":"a"}
@@ -138,7 +138,7 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// A cancelled task has those after it skipped, and a held one has them wait.
+// Tasks after a cancelled one are skipped, and tasks after a held one wait.
 func TestCancelledAndHeldBefore(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{}, Input{Format: JSONL}, `{"command":"1","id":"a"}
@@ -224,7 +224,7 @@ func TestWrongEdges(t *testing.T) {
 	})
 }
 
-// The same tasks are recognised, also in a directory where they have other numbers.
+// The same tasks with edges are recognised, even if they have other numbers in the directory.
 func TestEdgesOnce(t *testing.T) {
 	text := "n,id,after_tasks\n1,a,b c\n2,b,\n3,c,b\n"
 	in := Input{Format: CSV, Template: "echo {n}"}
@@ -240,11 +240,11 @@ func TestEdgesOnce(t *testing.T) {
 	if got := q.edges.of(2); !slices.Equal(got, []int32{3, 4}) {
 		t.Errorf("edges %v", got)
 	}
-	// A column id alone is one like any other.
+	// Without after_tasks, a column id is an ordinary column.
 	submit(t, q, BatchOptions{}, Input{Format: CSV, Template: "echo {id}"}, "id\na b\na b\n")
 }
 
-// Damaged edges are refused, and none is left out.
+// Damaged edges are refused, and none is ignored.
 func TestDamagedEdges(t *testing.T) {
 	for _, c := range []struct{ from, to string }{
 		{"[2,-1]", "[2,-3]"}, {"[2,-1]", "[2,-2]"}, {"[2,-1]", "[0,-1]"}, {"[2,-1]", "[2,11]"}, {"[2,-1]", "{2,-1]"}, {"[2,-1]\n", "[2,-1 "}, {"[2,-1]", "[2   ]"},
@@ -272,7 +272,7 @@ func TestDamagedEdges(t *testing.T) {
 	}
 }
 
-// Intermediates stay while a task that comes after is to run.
+// Intermediates are kept while a later task still has to run.
 func TestPruneWithEdges(t *testing.T) {
 	dir := t.TempDir()
 	q := open(t, dir)
@@ -298,12 +298,12 @@ func TestPruneWithEdges(t *testing.T) {
 	}
 }
 
-// Random graphs, compared with a plain evaluation of the definition.
+// TestRandomEdges compares random graphs with a direct evaluation of the definition.
 func TestRandomEdges(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 20))
 		const tasks = 40
-		order := r.Perm(tasks) // a task comes after earlier ones of the order only
+		order := r.Perm(tasks) // a task depends only on earlier ones of the order
 		before := make([][]int, tasks)
 		var text strings.Builder
 		for i := range tasks {
@@ -321,7 +321,7 @@ func TestRandomEdges(t *testing.T) {
 		q := open(t, t.TempDir())
 		submit(t, q, BatchOptions{}, Input{Format: JSONL}, text.String())
 		p := q.Picker(nil)
-		ended := make(map[int]bool) // and whether it has succeeded
+		ended := make(map[int]bool) // the value is whether it has succeeded
 		for {
 			task, err := p.Next(any1)
 			if err != nil {
@@ -347,7 +347,7 @@ func TestRandomEdges(t *testing.T) {
 			end(t, q, task.Number, task.Try, cause)
 			p.Done(task.Number, 0.001)
 		}
-		can := func(i int) bool { // it has run, or all before it have succeeded
+		can := func(i int) bool { // it has run, or all tasks before it have succeeded
 			return !slices.ContainsFunc(before[i], func(d int) bool { return !ended[d] })
 		}
 		for i, got := range shown(t, q) {
@@ -419,7 +419,7 @@ func TestManyEdges(t *testing.T) {
 					break
 				}
 				picked++
-				// As a record does, without the journal.
+				// The same change as by a record, without the journal.
 				e := &q.x.all()[task.Number-1]
 				g := q.groups[e.group]
 				e.flags |= flagDone

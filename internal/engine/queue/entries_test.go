@@ -26,7 +26,7 @@ func arrayOfTrue(n int) *Spec {
 	return &Spec{Command: "true", Array: &Array{Indices: [][3]int{{1, n, 1}}, Mark: "<0>"}}
 }
 
-// stateSize returns the bytes of the files below a directory, and of their blocks.
+// stateSize returns the apparent and the allocated bytes of the files below a directory.
 func stateSize(t *testing.T, dir string) (apparent, allocated int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -47,8 +47,8 @@ func stateSize(t *testing.T, dir string) (apparent, allocated int64) {
 	return apparent, allocated
 }
 
-// An array that waits takes next to no space, and orders about all of it change that as little
-// as readers do.
+// A waiting array takes almost no space. Orders about all of its elements and readers add almost
+// none.
 func TestArrayTakesNoSpace(t *testing.T) {
 	const n, most = 100_000, 1_000_000
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestArrayTakesNoSpace(t *testing.T) {
 	}
 }
 
-// sameTasks compares directories that were changed in the same way: one with an array, and one
+// sameTasks compares two directories that were changed in the same way, one with an array and one
 // with a line for each task.
 func sameTasks(t *testing.T, array, plain *Queue) {
 	t.Helper()
@@ -153,8 +153,8 @@ func sameTasks(t *testing.T, array, plain *Queue) {
 	}
 }
 
-// The elements of arrays are the tasks that as many lines are, for each reader and after any
-// orders and records, also when the index is made again and for a reader with one of its own.
+// The elements of arrays are the same tasks as separate lines. This holds for each reader, after
+// any orders and records, after the index is rebuilt, and for a reader with an index of its own.
 func TestArraysAgainstLines(t *testing.T) {
 	rounds := 12
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -162,7 +162,7 @@ func TestArraysAgainstLines(t *testing.T) {
 	}
 	for seed := range rounds {
 		random := rand.New(rand.NewPCG(uint64(seed), 7))
-		var sizes []int // of batches; negative: of lines in both
+		var sizes []int // sizes of batches; negative if both directories get lines
 		for range 1 + random.IntN(4) {
 			sizes = append(sizes, []int{1, 2, 50, 1169, 1171, 4000, -1, -30}[random.IntN(8)])
 		}
@@ -245,7 +245,7 @@ func TestArraysAgainstLines(t *testing.T) {
 	}
 }
 
-// A premix that is killed while elements get entries leaves an index that the next one completes.
+// If premix is killed while elements get entries, the next one completes the index.
 func TestKilledWhileElementsGetEntries(t *testing.T) {
 	const n = 5000
 	dir := t.TempDir()
@@ -297,7 +297,7 @@ func TestKilledWhileElementsGetEntries(t *testing.T) {
 	check("in a record", q.x.head().orders, own)
 }
 
-// The same with a process that is killed at any moment.
+// The same holds for a worker that is killed at any moment.
 func TestWorkerOfArrayKilled(t *testing.T) {
 	const where = "PREMIX_TEST_WORKER"
 	const n = 20_000
@@ -352,7 +352,7 @@ func TestWorkerOfArrayKilled(t *testing.T) {
 		}
 		time.Sleep(time.Duration(20+rand.IntN(300)) * time.Millisecond)
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed, or has ended before
+		_ = cmd.Wait() // it was killed or had ended before
 		q := open(t, dir)
 		want, held := states(t, q), q.Census(1, n)
 		moved = moved || strings.ContainsAny(want, "sc")
@@ -371,7 +371,8 @@ func TestWorkerOfArrayKilled(t *testing.T) {
 	}
 }
 
-// On a full disk a record of an element is refused before it is written, and there is no signal.
+// On a full disk a record of an element is refused before it is written, and the process gets no
+// signal.
 func TestElementsOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=3m"); err != nil {

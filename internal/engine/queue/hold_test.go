@@ -4,8 +4,7 @@ import (
 	"testing"
 )
 
-// Held tasks are not picked before they are released, also in a directory that is
-// opened again.
+// Held tasks are not picked before they are released, even after the directory is opened again.
 func TestHold(t *testing.T) {
 	dir := t.TempDir()
 	q, err := Open(dir, "v1", true)
@@ -53,7 +52,7 @@ func TestHold(t *testing.T) {
 		p.Refresh()
 	}
 	change(q.Release, 1, [2]int{2, 2})
-	change(q.Hold, 1, [2]int{2, 3}) // 3 was held
+	change(q.Hold, 1, [2]int{2, 3}) // 3 was held before
 	if n := pick(); n != 0 {
 		t.Errorf("task %d is picked", n)
 	}

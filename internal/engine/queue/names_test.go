@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Names are told without the queue, in any order, and of batches that come later.
+// NamesOf returns the names of tasks without opening the queue, in any order, including tasks of
+// later batches.
 func TestNames(t *testing.T) {
 	dir := t.TempDir() + "/d"
 	q := open(t, dir)

@@ -69,9 +69,9 @@ func end(t *testing.T, q *Queue, task, try int, cause string) {
 	}
 }
 
-// A process in another PID namespace, as in a container that has the name of the host,
-// shares the index: were it to make it afresh, whoever reads it meanwhile would see tasks
-// that are not there, or such that have ended as waiting.
+// A process in another PID namespace, as in a container with the name of the host, shares the
+// index. If it rebuilt the index, concurrent readers would see tasks that do not exist, or finished
+// tasks as waiting.
 func TestIndexIsSharedAcrossNamespaces(t *testing.T) {
 	const where = "PREMIX_TEST_DIR"
 	if dir := os.Getenv(where); dir != "" {
@@ -107,17 +107,17 @@ func TestIndexIsSharedAcrossNamespaces(t *testing.T) {
 		t.Errorf("states %s", got)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Error(err) // of another machine, for all that is known
+		t.Error(err) // it may belong to another machine
 	}
 }
 
-// The index of an earlier boot is not used, and goes when a new one is made.
+// The index of an earlier boot is not used, and is removed when a new one is made.
 func TestIndexOfEarlierBoot(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{}, Input{}, "a\nb\n")
 	end(t, q, 1, 1, "")
 	q.x.head().place++
-	q.x.all()[1].flags |= flagDone // it was not whole when the machine went down
+	q.x.all()[1].flags |= flagDone // it was incomplete when the machine stopped
 	earlier := q.path(indexFile + "0123456789abcdef")
 	if err := os.Rename(q.indexPath(), earlier); err != nil {
 		t.Fatal(err)
@@ -130,8 +130,8 @@ func TestIndexOfEarlierBoot(t *testing.T) {
 	}
 }
 
-// The index is shared. A queue does not use the entries that another process has added to it
-// before it has read their batch, whose groups and defaults it does not know.
+// The index is shared. A queue ignores entries that another process has added until it has read
+// their batch, because it does not know the groups and defaults before.
 func TestEntriesOfBatchNotRead(t *testing.T) {
 	dir := t.TempDir()
 	writer := open(t, dir)
@@ -184,7 +184,8 @@ func states(t *testing.T, q *Queue) string {
 	return b.String()
 }
 
-// again opens the directory with its index made afresh, which must tell the same.
+// again opens the directory with its old index and with a rebuilt one, and checks that the states
+// are the same.
 func again(t *testing.T, dir, want string) {
 	t.Helper()
 	q := open(t, dir)
@@ -255,7 +256,7 @@ func TestLife(t *testing.T) {
 	again(t, dir, "swfwsw")
 }
 
-// What is read of a task is what was submitted, whatever bytes it has.
+// The spec of a task is read as it was submitted, with any bytes.
 func TestSpecs(t *testing.T) {
 	q := open(t, t.TempDir())
 	var all []byte
@@ -344,8 +345,8 @@ func TestSubmissionsThatAreRefused(t *testing.T) {
 	}
 }
 
-// All mistakes are told, each with its line, up to a number; what only follows from one is
-// not. Before there is a directory they are the same.
+// All mistakes in an input are reported with their lines, up to a limit, without consequential
+// errors. The messages are the same before the directory exists.
 func TestAllMistakes(t *testing.T) {
 	q := open(t, t.TempDir())
 	const fields = "\n  hint: see premix help task for the fields; nothing was submitted"
@@ -421,7 +422,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// A premix that is killed while it submits leaves nothing, wherever it had got to.
+// A premix that is killed during a submission leaves no partial data, at any byte of the orders and
+// the journal.
 func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	dir := t.TempDir()
 	q := open(t, dir)
@@ -472,7 +474,7 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 		}
 	}
 	whole := func(text []byte, n int) int { return max(0, bytes.Count(text[:n], []byte("\n"))-1) }
-	step := 5 // comes to each place of a line in one line or another
+	step := 5 // over all lines this covers each position in a line
 	if os.Getenv("PREMIX_SOAK") != "" {
 		step = 1
 	}
@@ -480,13 +482,13 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 		write(q.journalPath(1), journal[:n])
 		check("journal", n, 3, whole(journal, n))
 	}
-	write(q.journalPath(1), journal) // the last step may be short of its end
+	write(q.journalPath(1), journal) // the last step may not have reached the end
 	for n := 0; n <= len(orders); n += step {
 		write(q.path(ordersFile), orders[:n])
 		tasks := []int{0, 2, 3}[whole(orders, n)]
 		check("orders", n, tasks, tasks)
 	}
-	// What was cut is written again.
+	// The part that was cut off is written again.
 	write(q.path(ordersFile), orders[:len(orders)-5])
 	q = open(t, dir)
 	if s := submit(t, q, BatchOptions{}, Input{}, "d\n"); s.First != 3 {
@@ -497,8 +499,8 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	}
 }
 
-// What does not fit on the disk is not submitted at all, is told, and may be submitted
-// again when there is room; what was there before is left.
+// A batch that does not fit on the disk is refused completely with an error. It can be submitted
+// once there is room, and earlier tasks are kept.
 func TestSubmitOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8m"); err != nil {
@@ -573,7 +575,7 @@ func TestOneWorker(t *testing.T) {
 
 func any1(*Task) bool { return true }
 
-// next picks a task, ends it, and returns its number; 0 if there is none.
+// next picks a task, ends it, and returns its number, or 0 if there is none.
 func next(t *testing.T, q *Queue, p *Picker, cause string) int {
 	t.Helper()
 	task, err := p.Next(any1)
@@ -686,7 +688,7 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// Memory grows after a try that ran out of it, and only then.
+// Memory grows only after a try that ran out of it.
 func TestMemoryGrows(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{Options: Options{Memory: 100, Retries: 5, Growth: 1.5}}, Input{}, "x\n")
@@ -778,7 +780,7 @@ func TestManyBatchesAndGrowth(t *testing.T) {
 	}
 }
 
-// Commands that are taken apart here do what they do in the shell.
+// Commands that premix parses itself have the same effect as in the shell.
 func TestDirect(t *testing.T) {
 	if !knownShell() {
 		t.Skip("/bin/sh is neither dash nor bash here")
@@ -813,7 +815,7 @@ func TestDirect(t *testing.T) {
 			} else if _, err := os.Stat(filepath.Join(bin, path)); err == nil {
 				path = filepath.Join(bin, path)
 			} else {
-				continue // the shell gets it
+				continue // the shell runs it
 			}
 		}
 		got := exec.Command(path)
@@ -821,7 +823,7 @@ func TestDirect(t *testing.T) {
 		gotOut, gotErr := got.Output()
 		if !bytes.Equal(gotOut, wantOut) || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
 			if errors.Is(gotErr, os.ErrNotExist) {
-				continue // the shell gets it
+				continue // the shell runs it
 			}
 			t.Errorf("%q gives %q, %v as %q; the shell gives %q, %v", command, gotOut, gotErr, argv, wantOut, wantErr)
 		}
@@ -831,7 +833,7 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// What a template makes of any value is that value, once the shell has read it.
+// After expansion of a template, the shell reads each value unchanged.
 func TestTemplates(t *testing.T) {
 	var odd []byte
 	for c := 1; c < 256; c++ {

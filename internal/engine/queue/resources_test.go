@@ -16,7 +16,7 @@ func TestParseResources(t *testing.T) {
 	}
 }
 
-// A task that waits for something that others do not take lets them pass, and keeps its place.
+// A task that waits for a resource lets tasks pass that do not use it, and keeps its place.
 func TestPickerPasses(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{}, Input{Format: JSONL}, `{"command":"a","resources":{"gpu":1}}

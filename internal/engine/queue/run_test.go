@@ -19,7 +19,7 @@ import (
 	"premix/internal/record"
 )
 
-// plan is one of n tasks, each with a file and a directory as outputs.
+// plan returns a plan of n tasks, each with a file and a directory as outputs.
 func plan(n int) *engine.Plan {
 	p := &engine.Plan{Header: engine.Header{
 		Recipe: "tool", Threads: 2, Tasks: n,
@@ -119,7 +119,7 @@ func TestResumeRunsWhatIsNotDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeRun(t, r)
-	// Somebody deletes one output, and replaces another by something else.
+	// Delete one output, and replace another one by a directory.
 	if err := os.RemoveAll(filepath.Join(dir, "star", "s2")); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestOpenRemovesWorkDirectories(t *testing.T) {
 	r := openRun(t, dir, plan(1), false)
 	work := r.WorkDir(1, 1)
 	write(t, filepath.Join(work, "half.bam"), "half")
-	// premix is killed: the directory is not closed, its lock goes with it.
+	// premix is killed: the directory is not closed, and the lock is released.
 	killed(t, dir)
 	r2 := openRun(t, dir, plan(1), true)
 	if _, err := os.Lstat(work); !errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +160,7 @@ func TestOpenRemovesWorkDirectories(t *testing.T) {
 	closeRun(t, r)
 }
 
-// killed does to the lock what the kernel does when premix is killed.
+// killed removes the lock, as if premix had been killed.
 func killed(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Remove(filepath.Join(dir, ".premix", "lock")); err != nil {
@@ -230,8 +230,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What the system refuses is an error about the directory, with a way out. The
-// cases are such that root meets them too.
+// If the system refuses to write, the error names the directory and has a hint. All cases also
+// occur for root.
 func TestOpenTellsWhatCannotBeWritten(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -327,9 +327,9 @@ func TestLockKeepsOthersOut(t *testing.T) {
 	closeRun(t, openRun(t, dir, plan(1), true))
 }
 
-// Wherever the last journal is cut, a run resumes, no task is taken for done that
-// has no whole record, and none is run again that has. Every byte is
-// tried where a line ends, and some between; package record tries all.
+// A run resumes from a journal that is cut at any byte. A task without a complete record runs
+// again, and a task with one does not. The test tries every byte near the ends of lines and some in
+// between; package record tries all.
 func TestResumeFromACutJournal(t *testing.T) {
 	base := t.TempDir()
 	r := openRun(t, base, plan(3), false)
@@ -439,7 +439,7 @@ func TestStderr(t *testing.T) {
 	}
 }
 
-// A task has its retries in each invocation, and the last try says what became of it.
+// A task has all its retries in each invocation, and its last try determines its state.
 func TestStatesOfARun(t *testing.T) {
 	dir := t.TempDir()
 	r := openRun(t, dir, plan(1), false)
@@ -493,8 +493,8 @@ func TestStatesOfARun(t *testing.T) {
 	}
 }
 
-// A task whose outputs have gone waits again, for each reader, until a later try succeeds. It
-// does not matter in which order orders and records are read.
+// A task with missing outputs waits again, for each reader, until a later try succeeds. The order
+// in which orders and records are read does not matter.
 func TestOutputsThatHaveGone(t *testing.T) {
 	dir := t.TempDir()
 	state := func(want State) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzTables opens a task directory of another user. What it shows is in the tables, and
-// it does not use memory that they only claim to need.
+// FuzzTables opens a task directory of another user. The tasks must be those in the tables, and a
+// claim in a table must not make premix allocate much memory.
 func FuzzTables(f *testing.F) {
 	f.Add([]byte(`{"table":"orders","format":1}`+"\n"), []byte(""), []byte(""))
 	seed := f.TempDir()
@@ -67,7 +67,7 @@ func FuzzTables(f *testing.F) {
 	})
 }
 
-// FuzzInput reads files of tasks. A file without mistakes has tasks.
+// FuzzInput reads task files. A file without mistakes has tasks.
 func FuzzInput(f *testing.F) {
 	for _, text := range []string{"gzip a\n", `{"command":"gzip a","array":"1-3","cores":2,"memory":"1G","after":["x"]}` + "\n", "a,b\n1,2\n", "a\tb\n1\t\n", "\x00", `{"command":["a"]}`} {
 		for _, format := range []Format{Lines, JSONL, CSV, TSV} {

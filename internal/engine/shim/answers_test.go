@@ -29,7 +29,7 @@ func testWorker(t *testing.T) *worker {
 	return openWorker(t, dir)
 }
 
-// openWorker returns a worker of a directory, as work starts it.
+// openWorker returns a worker of a directory in the same state as work starts it.
 func openWorker(t *testing.T, dir string) *worker {
 	t.Helper()
 	w := &worker{dir: dir, config: &Config{}, machine: machine{4, 8 << 30, &gres{total: queue.Resources{"gpu": 2, "tmpspace": 100}, sized: map[string]bool{"tmpspace": true}}}, wake: make(chan struct{}, 1), limits: local.NewLimits(), requests: make(map[string]int), wakes: newWakes(), warned: make(map[uint64]bool)}
@@ -54,7 +54,7 @@ func openWorker(t *testing.T, dir string) *worker {
 	return w
 }
 
-// said returns the answer to a command: its output, and its errors after a !.
+// said returns the answer to a command: its output, and then its errors after a !.
 func (w *worker) said(line string) string {
 	args, err := words(line)
 	if err != nil {
@@ -87,7 +87,8 @@ func (w *worker) ends(t *testing.T, id, exit int) {
 	w.runOnce()
 }
 
-// The programs answer as Slurm's do. A want is a regular expression of the whole answer.
+// The programs answer as the programs of Slurm do. Each want is a regular expression for the whole
+// answer.
 func TestAnswers(t *testing.T) {
 	w := testWorker(t)
 	me, node := regexp.QuoteMeta(userName()), regexp.QuoteMeta(nodeName())
@@ -159,7 +160,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.ask, got, c.want)
 		}
 	}
-	// What is asked of the directory later is the same.
+	// Later requests about the directory get the same answers.
 	again := openWorker(t, w.dir)
 	for _, ask := range []string{`squeue -h -r -o %i|%j|%k|%T`, `sacct -n -P -X -S now-1day -o jobid,jobidraw,state,comment,submit`, `scontrol show job 3`, `sacct -n -P -j 3 --batch-script`} {
 		if got, want := again.said(ask), w.said(ask); got != want {
@@ -168,7 +169,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// An array whose elements are lines, as earlier releases wrote them, is as one of one line.
+// An array with one line for each element, as earlier releases wrote it, is equal to an array in
+// one line.
 func TestArrayOfLines(t *testing.T) {
 	lines, one := testWorker(t), testWorker(t)
 	if got := one.said(`sbatch --parsable -a 1-7:3%2 -J a -o o-%a --wrap true`); got != "1" {
@@ -234,7 +236,7 @@ func TestArrayOfLines(t *testing.T) {
 	}
 }
 
-// An array of 100,000 elements costs about as much as a job until elements begin.
+// An array of 100,000 elements costs about as much as one job until elements begin.
 func TestLargeArray(t *testing.T) {
 	w := testWorker(t)
 	for _, c := range [][2]string{
@@ -273,7 +275,8 @@ func TestLargeArray(t *testing.T) {
 	if size > 1_000_000 {
 		t.Errorf("they take %d bytes", size)
 	}
-	// 50 run when the job before has ended, and one more when one of them has.
+	// 50 elements may run after the previous job has ended, and one more for each element that
+	// ends.
 	w.ends(t, 1, 0)
 	open := func() int { c := w.q.Census(2, 100001); return c.Counts[queue.Waiting] - c.Held }
 	if n := open(); n != 50 {
@@ -285,7 +288,7 @@ func TestLargeArray(t *testing.T) {
 	}
 }
 
-// Elements with a changed limit start in the order of their indices.
+// Elements start in the order of their indices after the limit has changed.
 func TestThrottle(t *testing.T) {
 	w := testWorker(t)
 	for _, ask := range []string{`sbatch -Q -a 1-40%1 --wrap true`, `scontrol update jobid=1 arraytaskthrottle=3`} {
@@ -301,7 +304,7 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// A worker with nothing but jobs that can never start is idle.
+// A worker is idle if its only jobs can never start.
 func TestIdleWithInvalidElement(t *testing.T) {
 	w := testWorker(t)
 	for _, ask := range []string{`sbatch -Q -a 1-2 --wrap true`, `sbatch -Q -a 1-2 -d aftercorr:1 --wrap true`} {
@@ -320,7 +323,7 @@ func TestIdleWithInvalidElement(t *testing.T) {
 	}
 }
 
-// Documents of many jobs are made job by job, and are what one document of all would be.
+// Documents of many jobs are made job by job, and are equal to one document of all jobs.
 func TestDocuments(t *testing.T) {
 	w := testWorker(t)
 	empty := map[string][]string{"json": {`squeue --json`, `sacct --json`}, "yaml": {`squeue --yaml`, `sacct --yaml`}}

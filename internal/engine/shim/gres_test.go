@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Resources as Slurm is asked for them, and as tasks hold them.
+// TestResourcesForSlurm checks the resources that premix requests from Slurm and the resources that
+// tasks hold.
 func TestResourcesForSlurm(t *testing.T) {
 	for _, c := range []struct{ args, gres, held string }{
 		{"--gres=gpu:2", "gpu:2", "gpu=2"},

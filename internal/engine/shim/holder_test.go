@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The sockets of allocations and steps are for their user alone, whatever the umask is, and
-// are not made in a directory that others can write to.
+// The sockets of allocations and steps are accessible only to their user, with any umask. premix
+// does not make them in a directory that others can write to.
 func TestSocketOfAllocation(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// stringsBetween returns the strings that a program of Slurm holds from one to another, which
-// are the names in one of its tables.
+// stringsBetween returns the strings between first and last in a Slurm program: the names in one of
+// its tables.
 func stringsBetween(t *testing.T, program, first, last string) (names []string) {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -34,7 +34,7 @@ func stringsBetween(t *testing.T, program, first, last string) (names []string) 
 	return append(names, first, last)
 }
 
-// Each field that Slurm's own sacct, sstat and squeue --Format know has a value here.
+// Each field of Slurm's own sacct, sstat and squeue --Format has a value here.
 func TestFieldsOfSlurm(t *testing.T) {
 	names := stringsBetween(t, "sacct", "AllocCPUS", "WorkDir")
 	if len(names) < 80 {
@@ -57,7 +57,8 @@ func TestFieldsOfSlurm(t *testing.T) {
 	}
 }
 
-// Slurm's own sacct prints its help only with a database. The text stands in the program.
+// Slurm's own sacct prints its help only with a database. The test reads the text from the program
+// file.
 func TestOptionsOfSacct(t *testing.T) {
 	path, err := exec.LookPath("sacct")
 	if err != nil {
@@ -85,8 +86,8 @@ func TestOptionsOfSacct(t *testing.T) {
 	}
 }
 
-// The treatment of each option and command that clients are known to use. A want is a regular
-// expression of the whole answer. The scripts slurm_*.txtar have those that need processes.
+// TestNamed checks each option and command that clients are known to use. Each want is a regular
+// expression for the whole answer. The scripts slurm_*.txtar contain the cases that need processes.
 func TestNamed(t *testing.T) {
 	w := testWorker(t)
 	const (
@@ -96,7 +97,8 @@ func TestNamed(t *testing.T) {
 	refuses := func(name string) string { return strings.ReplaceAll(missing, "%", regexp.QuoteMeta(name)) }
 	node := regexp.QuoteMeta(nodeName())
 	for _, c := range []struct{ ask, want string }{
-		// sbatch: what changes the job, what makes no difference on one machine, and what is refused.
+		// sbatch options that change the job, that have no effect on one machine, and that are
+		// refused.
 		{`sbatch -H --signal=USR2@90 -t 5 --wrap true`, taken},
 		{`sbatch -H --signal=B:USR2@90 --wrap true`, taken},
 		{`sbatch -H --signal=R:12 --wrap true`, taken},
@@ -126,13 +128,13 @@ func TestNamed(t *testing.T) {
 		{`squeue --steps --json`, `(?s)!squeue: error: squeue --steps has no --json.*hint: sacct --json.*`},
 		{`squeue --json`, `(?s)\{.*"job_id": 10,.*"tres_per_node": "gres:gpu:1".*\}`},
 		{`squeue --yaml`, `(?s)errors: \[\].* job_id: 10\n.*`},
-		{`squeue -h --iterate=1 -o %i`, `10`}, // the client repeats it
+		{`squeue -h --iterate=1 -o %i`, `10`}, // the client repeats the request
 		{`squeue -h --notme`, ``},
 		{`squeue -L lic`, refuses("licenses")},
 		// sacct
 		{`sacct --json`, `(?s)\{.*"job_id": 10,.*\}`},
 		{`sacct -B -j 10`, `(?s)Batch Script for 10\n-+\n#!/bin/sh\ntrue`},
-		{`sacct -n -P -X -j 10 -N ` + nodeName() + ` -o jobid`, ``}, // it has not started
+		{`sacct -n -P -X -j 10 -N ` + nodeName() + ` -o jobid`, ``}, // the job has not started
 		{`sacct -n -P -X -j 10 -o consumedenergy,consumedenergyraw,reqtres,submitline`, `\|\|cpu=3,node=1,billing=3,gres/gpu=1\|sbatch -H --gpus-per-node=1 .*`},
 		{`sacct -c`, refuses("completion")},
 		{`sacct --units=G`, `(?s)!sacct: error: premix shows sizes.*`},
@@ -155,7 +157,7 @@ func TestNamed(t *testing.T) {
 		{`scontrol show hostnames n[1-3]`, `n1\nn2\nn3`},
 		{`scontrol show node`, `(?s)NodeName=` + node + ` .*Gres=gpu:2,tmpspace:100G GresUsed=\(null\).*`},
 		{`scontrol show job 10`, `(?s)JobId=10 .*\n   TresPerNode=gres:gpu:1\n.*`},
-		// The rest
+		// The other programs.
 		{`sstat -j 10`, `(?s)!sstat: error: couldn't get steps for job 10.*`},
 		{`sprio -h -l`, `10 +p +\S+ +0( +0){8}`},
 		{`sprio -h -j 10`, `10 +p +0 +0`},

@@ -10,8 +10,8 @@ import (
 	"premix/internal/kit/hostlist"
 )
 
-// What a workflow manager, or a script of somebody else, says to sbatch: it is understood
-// or refused with a hint, and asks for no more than an array may have.
+// FuzzSbatch passes arguments as from a workflow manager and from a foreign script to sbatch. They
+// are parsed or refused with a hint, and request no more tasks than an array may have.
 func FuzzSbatch(f *testing.F) {
 	f.Add("--time\x001-00:00:00\x00--mem=4G\x00-n2\x00job.sh\x00a b", "#!/bin/sh\n#SBATCH --array=1-10:3%2\n#SBATCH -o 'out %A_%a'\necho hello\n")
 	f.Add("--array=0-99999999999\x00--wrap=true", "")
@@ -43,7 +43,7 @@ func FuzzSbatch(f *testing.F) {
 	})
 }
 
-// Values of options, and the columns of squeue and sacct.
+// FuzzValues parses values of options, and columns of squeue and sacct.
 func FuzzValues(f *testing.F) {
 	for _, text := range []string{"1-02:03:04", "90", "4G", "1-5,7:2%3", "now+2days", "%.18i %9P %j", "jobid:.5,name:20|", "n[1-3],m[01-03]x[5]", "jobid,state%20", "2026-11-19T14:00", "99999999999999999999", "200000000", "9223372036854775807-9223372036854775807", "1-2:9223372036854775807", "now+99999999999weeks"} {
 		f.Add(text)

@@ -91,7 +91,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// Options are taken as getopt_long(3) takes them.
+// Options are parsed as by getopt_long(3).
 func TestParseOptions(t *testing.T) {
 	for args, want := range map[string]string{
 		"-J x --wrap=y":         "job-name=x wrap=y",
@@ -102,7 +102,7 @@ func TestParseOptions(t *testing.T) {
 		"-HQ -- -x":             "hold= quiet= | -x",
 		"--no-re":               "no-requeue=",
 		"--mem 1":               "mem=1",
-		"--mem-per 1":           "bad", // two begin so
+		"--mem-per 1":           "bad", // two options have this prefix
 		"--parsable=1":          "bad",
 		"--time":                "bad",
 		"-t":                    "bad",
@@ -127,7 +127,7 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// The tables of options have no two of a name.
+// The names in each table of options are unique.
 func TestTables(t *testing.T) {
 	for name, options := range programs {
 		seen := make(map[string]bool)
@@ -148,8 +148,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// The help of each program of Slurm names no option that premix's table lacks, and the tables
-// agree with it about letters and arguments.
+// premix's tables contain all options in the help of each Slurm program, and agree with it about
+// short options and arguments.
 func TestOptionsOfSlurm(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "slurm.conf")
 	if err := os.WriteFile(config, []byte("ClusterName=x\nSlurmctldHost=localhost\nAccountingStorageType=accounting_storage/slurmdbd\n"), 0o644); err != nil {
@@ -163,21 +163,21 @@ func TestOptionsOfSlurm(t *testing.T) {
 		cmd := exec.Command(name, "--help")
 		cmd.Env = append(os.Environ(), "SLURM_CONF="+config)
 		help, err := cmd.CombinedOutput()
-		if err != nil && name != "sacctmgr" { // sacctmgr's help ends with 1
+		if err != nil && name != "sacctmgr" { // the help of sacctmgr exits with 1
 			t.Errorf("%s --help: %v (scripts/setup.sh test installs Slurm)\n%s", name, err, help)
 			continue
 		}
 		n := 0
 		for _, m := range line.FindAllStringSubmatch(string(help), -1) {
 			if m[2] == "help" || m[2] == "usage" || m[2] == "version" {
-				continue // these have all programs
+				continue // all programs have these
 			}
 			n++
 			o, err := find(options(), m[2])
 			switch {
 			case err != nil:
 				t.Errorf("%s: %q: %v", name, m[0], err)
-			case o.name != m[2] && o.name != m[2]+"s": // squeue's help has --step for --steps
+			case o.name != m[2] && o.name != m[2]+"s": // the help of squeue has --step for --steps
 				t.Errorf("%s: %q stands for --%s", name, m[0], o.name)
 			case m[1] != "" && m[1] != string(o.short) && findShort(options(), m[1][0]) == nil:
 				t.Errorf("%s: %q: there is no -%s", name, m[0], m[1])
@@ -213,7 +213,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// The command line goes before the environment, and that before the script.
+// The command line takes precedence over the environment, and the environment over the script.
 func TestDirectives(t *testing.T) {
 	s, needs, err := parseSbatch([]string{"-J", "mine", "job.sh", "a"})
 	if err != nil || !needs || s.script != "job.sh" || !slices.Equal(s.args, []string{"a"}) {
@@ -341,7 +341,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// written is the line of a waiting job in a format.
+// written returns the line of a waiting job in a format.
 func written(columns []column[jobField]) string {
 	r := &row{job: &job{id: 7, jobMeta: &jobMeta{Name: "a name", Dir: "/d"}}, status: status{state: pending}}
 	var b strings.Builder
@@ -355,7 +355,7 @@ func written(columns []column[jobField]) string {
 	return b.String()
 }
 
-// The fields of squeue and sacct have values for every job, whatever it lacks.
+// The fields of squeue and sacct have values even for a job without data.
 func TestFields(t *testing.T) {
 	r := &row{job: &job{id: 7, jobMeta: &jobMeta{}}, status: status{state: pending}, step: &step{ID: "0"}}
 	seen := make(map[string]bool)

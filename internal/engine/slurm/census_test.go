@@ -48,7 +48,7 @@ func TestParseDiag(t *testing.T) {
 	}
 }
 
-// A real Slurm is asked once for all.
+// A census needs only one query to a real Slurm for all readers.
 func TestCensus(t *testing.T) {
 	if list := slurmtest.Missing(false); len(list) > 0 {
 		t.Skipf("there is no %v (scripts/setup.sh test)", list)
@@ -65,7 +65,7 @@ func TestCensus(t *testing.T) {
 	})
 	t.Setenv("SLURM_CONF", box.Conf())
 	t.Setenv("PREMIX_HOME", t.TempDir())
-	// More than fit: two run, the rest waits, in an array and alone.
+	// More jobs are submitted than fit: two run, the others wait, in an array and as a single job.
 	script := filepath.Join(dir, "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 600\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -86,14 +86,14 @@ func TestCensus(t *testing.T) {
 	if n != 501 || len(c.Diag) == 0 || c.Diag["Jobs submitted"] < 2 {
 		t.Errorf("%d jobs: %+v", n, c)
 	}
-	// The next one reads what was kept, by itself and after the controller is gone.
+	// The next census reads the stored one without a query.
 	again, err := TakeCensus(context.Background(), time.Hour)
 	if err != nil || !again.Started.Equal(c.Started) || !reflect.DeepEqual(again.Jobs, c.Jobs) {
 		t.Errorf("%+v %v", again, err)
 	}
 }
 
-// A premix that ends while it asks says nothing of Slurm to others.
+// A premix that ends during its query stores no result for others.
 func TestCensusBrokenOff(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PREMIX_HOME", filepath.Join(dir, "home"))

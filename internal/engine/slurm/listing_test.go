@@ -26,13 +26,13 @@ other|1|8|RUNNING|None|n3
 	}{
 		{"1_0 (premix-a)", true, pilot.Ended, false},
 		{"1_0 (premix-b)", true, pilot.Running, false},
-		{"1_0 (premix-c)", false, 0, false}, // its number was given again
-		{"1_0", true, pilot.Running, false}, // of a ledger without names
+		{"1_0 (premix-c)", false, 0, false}, // another job has the same number
+		{"1_0", true, pilot.Running, false}, // from a ledger without names
 		{"1_3 (premix-b)", true, pilot.Pending, false},
 		{"1_4 (premix-b)", true, pilot.Pending, true},
 		{"1_5 (premix-b)", true, pilot.Pending, false},
 		{"1_6 (premix-b)", true, pilot.Pending, false},
-		{"1_7 (premix-b)", true, pilot.Pending, false}, // it is to start again
+		{"1_7 (premix-b)", true, pilot.Pending, false}, // it is waiting to start again
 		{"1_8", false, 0, false},
 		{"1_30 (premix-b)", true, pilot.Pending, false},
 		{"1_31 (premix-b)", false, 0, false},
@@ -48,7 +48,7 @@ other|1|8|RUNNING|None|n3
 	}
 }
 
-// The resources of tasks are asked of Slurm, in the words of their own options if these have them.
+// premix requests the resources of tasks from Slurm, in the form that the tasks' own options have.
 func TestOptionsForResources(t *testing.T) {
 	for _, c := range []struct {
 		s    pilot.Share

@@ -16,8 +16,8 @@ import (
 	"premix/internal/kit/mountinfo"
 )
 
-// newCell makes a cgroup for a slot, of a version, and removes it. The limit of processes
-// is that of version 1: where version 2 has none, there is none.
+// newCell makes a cgroup of a version for a slot and removes it at the end. With version 2 it has
+// no limit of processes.
 func newCell(t *testing.T, v2 bool) spawn.TaskCgroup {
 	t.Helper()
 	mounts, err := mountinfo.Read()
@@ -49,14 +49,14 @@ func newCell(t *testing.T, v2 bool) spawn.TaskCgroup {
 	panic("not reached")
 }
 
-// lives reports whether a process is there and no zombie.
+// lives reports whether a process exists and is not a zombie.
 func lives(pid string) bool {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !strings.HasPrefix(string(text[strings.LastIndexByte(string(text), ')')+1:]), " Z")
 }
 
-// A task in a cell ends with all that it has started, before its result is there, and is
-// bounded; the next task in the slot has nothing of it.
+// All processes of a task in a cell end before its result arrives, and their number is limited. The
+// next task in the slot is unaffected.
 func TestCells(t *testing.T) {
 	for _, v2 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "version 1", true: "version 2"}[v2], func(t *testing.T) {
@@ -86,13 +86,13 @@ func TestCells(t *testing.T) {
 				}
 			}
 			if v2 {
-				return // its limit of processes is elsewhere
+				return // version 2 has no limit of processes here
 			}
 			bomb := "b() { b & b; }; b 2>/dev/null"
 			if r, _ := run(bomb); !r.Refused {
 				t.Errorf("the bomb: %+v", r)
 			}
-			// One beside, for which the shell waits without a process.
+			// Run a bomb in the background, while the shell waits for it without forking.
 			wait := fmt.Sprintf("f=%s/pids.events; read k a <$f; v=$a; (%s) & while [ $v = $a ]; do read k v <$f; done", c.Dir, bomb)
 			if r, _ := run(wait); !r.Refused || r.Status != 0 {
 				t.Errorf("the bomb beside: %+v", r)
@@ -104,8 +104,8 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Linux 6.14 and later kills what is born in a cgroup on which cgroup.kill was used. There
-// tasks join it.
+// Linux 6.14 and later kills new processes of a cgroup on which cgroup.kill was used. Tasks then
+// join the cgroup after they have started.
 func TestCellThatKills(t *testing.T) {
 	c := newCell(t, true)
 	if err := os.WriteFile(filepath.Join(c.Dir, "cgroup.kill"), []byte("1"), 0); err != nil {
@@ -123,8 +123,8 @@ func TestCellThatKills(t *testing.T) {
 	}
 }
 
-// When the client goes, or the spawner is killed, nothing of a cell that the spawner can
-// end is left by the time it has ended.
+// When the client or the spawner ends, the spawner first ends all processes of the cells, as far as
+// it can.
 func TestCellsOfALostClient(t *testing.T) {
 	c := newCell(t, false)
 	b := newBench(t, 1, c)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without clone3 children begin in another way, and do the same.
+// Without clone3 children start in another way with the same result.
 func TestForkExec(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"tool": "#!/bin/sh\necho tool $1; pwd\n", "sub/bare": "echo bare\n", "bare": "#!/bin/sh\necho other\n", "plain": ""} {
@@ -28,7 +28,7 @@ func TestForkExec(t *testing.T) {
 		}
 	}
 	env := newEnviron([]string{"PATH=" + dir + "/none:" + dir + "/sub:" + dir + ":/usr/bin:/bin", "A=1", "A=2"})
-	join := filepath.Join(dir, "cgroup.procs") // a file like any other shows who joined
+	join := filepath.Join(dir, "cgroup.procs") // an ordinary file records the processes that joined
 	for _, c := range []struct {
 		name, shell, dir string
 		more             []string

@@ -10,7 +10,7 @@ import (
 	"premix/internal/kit/proc"
 )
 
-// A spawner that has ended is not alive, whenever its parent waits for it.
+// A spawner that has ended counts as ended, even before its parent waits for it.
 func TestZombieIsNotAlive(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -37,7 +37,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 }
 
-// A slot does not wait for who sends batches, however many it fills in the meantime.
+// A slot does not wait for the goroutine that sends batches, even if it fills several batches.
 func TestSlotsDoNotWaitForTheFlusher(t *testing.T) {
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -57,7 +57,7 @@ func TestSlotsDoNotWaitForTheFlusher(t *testing.T) {
 		}
 		read <- n
 	}()
-	// Nobody reads arm.
+	// No goroutine reads arm.
 	s := &server{conn: out, arm: make(chan struct{}, 1), queue: make([]Task, 1)}
 	slot := &slot{server: s}
 	const batches = 5

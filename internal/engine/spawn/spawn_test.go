@@ -22,14 +22,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A spawner is this same binary, executed again.
+	// A spawner is this test binary, executed again.
 	if len(os.Args) > 1 && os.Args[1] == spawn.Arg {
 		os.Exit(spawn.Main())
 	}
 	os.Exit(m.Run())
 }
 
-// bench is a spawner with what it told.
+// bench is a spawner with the results that it has sent.
 type bench struct {
 	t        *testing.T
 	s        *spawn.Spawner
@@ -86,7 +86,7 @@ func (b *bench) start(tasks ...spawn.Task) {
 	}
 }
 
-// await waits until the results of n tasks are there.
+// await waits until the results of n tasks have arrived.
 func (b *bench) await(n int) map[uint64]spawn.Result {
 	b.t.Helper()
 	limit := time.After(2 * time.Minute)
@@ -105,7 +105,7 @@ func (b *bench) await(n int) map[uint64]spawn.Result {
 	}
 }
 
-// until waits for a condition.
+// until waits until a condition is true.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !f(); {
@@ -129,9 +129,9 @@ func (b *bench) text(slot int, stderr bool, p spawn.LogRange) string {
 	return string(text[p.Offset : p.Offset+p.Length])
 }
 
-// ignored is the line of /proc/PID/status with the signals that this process ignores,
-// and so leaves to be ignored by what it starts. It is not empty below make: what
-// glibc's posix_spawn starts ignores the signal that threads are cancelled with.
+// ignored returns the line of /proc/PID/status with the signals that this process, and so each
+// child by default, ignores. Below make it is not empty: programs that glibc's posix_spawn starts
+// ignore the signal that cancels threads.
 func ignored(t *testing.T) string {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -166,7 +166,8 @@ func TestTasks(t *testing.T) {
 		{task: spawn.Task{Argv: []string{"tool"}, Env: []string{"PATH=" + dir}}, out: "found\n"},
 		{task: spawn.Task{Argv: []string{"./tool"}, Dir: dir}, out: "found\n"},
 		{task: spawn.Task{Argv: []string{"tool"}, Dir: dir, Env: []string{"PATH=:/none"}}, out: "found\n"},
-		// A script without a first line is the shell's, and comes before what stands further back on PATH.
+		// A script without a first line runs in the shell, and precedes programs that are later on
+		// PATH.
 		{task: spawn.Task{Argv: []string{"bare"}, Shell: "bare", Env: []string{"PATH=" + dir + "/none:" + dir + "/sub:" + dir}}, out: "bare\n"},
 		{task: spawn.Task{Shell: "echo mine; echo too >&2", Stdout: own, Stderr: own}},
 		{task: spawn.Task{Shell: "ulimit -n"}, out: "*"},
@@ -215,8 +216,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// descriptors are those that a child of the spawner has open: the ones that this
-// process was started with, but for 3, in whose place the spawner has its socket.
+// descriptors returns the descriptors that a child of the spawner inherits. They are the
+// descriptors with which this process was started, except 3, which the spawner uses for its socket.
 func descriptors(t *testing.T) string {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -284,8 +285,7 @@ func TestManyInOrderOfASlot(t *testing.T) {
 	}
 }
 
-// A task that catches SIGTERM ends in its own way, one that ignores it is killed. How
-// long a shell takes to get there is not known: the timeout grows until it does.
+// A search for a program remembers its path, as a shell does.
 func TestSearchRemembersWhereProgramsAre(t *testing.T) {
 	dir := t.TempDir()
 	place := func(where, says string) {
@@ -314,13 +314,13 @@ func TestSearchRemembersWhereProgramsAre(t *testing.T) {
 		cwd, want string
 	}{
 		{func() { place("b", "b") }, "", "b"},
-		{func() { place("a", "a") }, "", "b"}, // as a shell that has hashed it
+		{func() { place("a", "a") }, "", "b"}, // as in a shell that has hashed the path
 		{func() { os.Remove(in("b/tool")) }, "", "a"},
 		{func() {}, "", "a"},
 		{func() { os.Remove(in("a/tool")) }, "", "shell"},
-		{func() {}, in("cwd"), "relative"}, // is not remembered
+		{func() {}, in("cwd"), "relative"}, // it is not remembered
 		{func() { place("c", "c") }, "", "c"},
-		{func() {}, in("cwd"), "relative"}, // nor is what lies behind it
+		{func() {}, in("cwd"), "relative"}, // nor is a program behind it on PATH
 		{func() { place("a", "again") }, "", "again"},
 	} {
 		step.do()
@@ -330,6 +330,8 @@ func TestSearchRemembersWhereProgramsAre(t *testing.T) {
 	}
 }
 
+// At its timeout a task that catches SIGTERM ends in its own way, and a task that ignores it is
+// killed. The timeout grows until the shell has set its trap in time.
 func TestTimeout(t *testing.T) {
 	for _, c := range []struct {
 		command  string
@@ -360,7 +362,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// The timeout of a task is changed while it waits and while it runs, and counts from its start.
+// The timeout of a task can be changed while the task waits and while it runs. It counts from the
+// start of the task.
 func TestSetTimeout(t *testing.T) {
 	b := newBench(t, 1)
 	runs := func(id uint64) {
@@ -388,7 +391,7 @@ func TestSetTimeout(t *testing.T) {
 			t.Errorf("task %d: %+v", id, r)
 		}
 	}
-	// A longer one may come too late on a busy machine.
+	// On a busy machine the longer timeout may be set too late.
 	timeout := 200 * time.Millisecond
 	for id := uint64(4); ; id++ {
 		flag := filepath.Join(t.TempDir(), "go")
@@ -426,7 +429,7 @@ func TestSignalAndDrop(t *testing.T) {
 		t.Errorf("dropped: %+v", r)
 	}
 	until(t, "the end of task 3", func() bool {
-		// It is in the status file a moment before it can be signalled.
+		// The task appears in the status file a moment before it can be signalled.
 		if err := b.s.Signal(3, unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -439,7 +442,7 @@ func TestSignalAndDrop(t *testing.T) {
 	}
 }
 
-// What a task starts and leaves behind ends with it.
+// Processes that a task has started end with it.
 func TestTheGroupEndsWithTheTask(t *testing.T) {
 	b := newBench(t, 1)
 	b.start(spawn.Task{ID: 1, Shell: "sleep 1000 & echo $!"})
@@ -448,14 +451,13 @@ func TestTheGroupEndsWithTheTask(t *testing.T) {
 	until(t, "the end of "+pid, func() bool { return gone(pid) })
 }
 
-// gone tells whether a process has ended: a zombie has.
+// gone reports whether a process has ended or is a zombie.
 func gone(pid string) bool {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err != nil || strings.Contains(string(text), ") Z ")
 }
 
-// A spawner that is killed takes its tasks along, those that its tasks started
-// too, and the client is told.
+// When a spawner is killed, its tasks and their processes end, and the client gets an error.
 func TestKilledSpawner(t *testing.T) {
 	b := newBench(t, 2)
 	dir := t.TempDir()
@@ -494,7 +496,7 @@ func TestKilledSpawner(t *testing.T) {
 	}
 }
 
-// A client that goes takes everything along.
+// All tasks end when their client closes the connection.
 func TestCloseEndsTasks(t *testing.T) {
 	b := newBench(t, 1)
 	b.start(spawn.Task{ID: 1, Shell: "trap '' TERM HUP INT; echo $$; while :; do sleep 0.01; done"})
@@ -549,8 +551,8 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// A child that is stopped before it executes its program, and so holds the socket, does not
-// keep Results from returning when the spawner is killed.
+// Results returns after a kill of the spawner even if a child was stopped before it executed its
+// program and therefore still holds the socket.
 func TestKilledWithAStoppedChild(t *testing.T) {
 	caught := 0
 	for range 20 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// preparing is a preparation that has its directory, and cuts no probe.
+// preparing returns a preparation that has its directory and does not cut its probe.
 func (b *bench) preparing(commands string) *preparation {
 	b.t.Helper()
 	scratch, err := filepath.EvalSymlinks(b.t.TempDir())
@@ -73,8 +73,8 @@ func TestLoadAhead(t *testing.T) {
 	}
 }
 
-// TestDelayedAhead has a template that is loaded beside the probe's cold start only if the
-// cold start takes some time, or once the template is wanted.
+// TestDelayedAhead checks that a delayed template is loaded during the cold start of the probe only
+// after its delay, or when it is needed.
 func TestDelayedAhead(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("this machine has one processor: templates are not loaded ahead")
@@ -107,7 +107,7 @@ func TestDelayedAhead(t *testing.T) {
 	}
 }
 
-// TestAheadOfWhat has decisions to load templates ahead.
+// TestAheadOfWhat checks the decisions to load templates ahead.
 func TestAheadOfWhat(t *testing.T) {
 	for name, c := range map[string]struct {
 		Options

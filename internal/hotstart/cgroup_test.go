@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupsHere makes a cgroup in each of some hierarchies, of version 1 or 2.
+// cgroupsHere makes a cgroup in each of several hierarchies of version 1 or 2.
 func cgroupsHere(t *testing.T) []string {
 	t.Helper()
 	var dirs []string
@@ -35,8 +35,8 @@ func cgroupsHere(t *testing.T) []string {
 	return dirs
 }
 
-// TestCgroups looks where a task runs: it, and nothing else of premix, is in the
-// cgroups that it was given, whatever the kind of start.
+// TestCgroups checks that a task, and no other process of premix, is in its cgroups after each kind
+// of start.
 func TestCgroups(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {

@@ -21,8 +21,7 @@ import (
 	"premix/internal/image/bundle"
 )
 
-// needContainers skips a test of what only root can do, and says so. With root, runc
-// has to be there.
+// needContainers skips a test that needs root. With root, runc must be installed.
 func needContainers(t *testing.T) {
 	t.Helper()
 	needNamespaces(t)
@@ -31,7 +30,7 @@ func needContainers(t *testing.T) {
 	}
 }
 
-// addToRoot copies a program and what it is linked with into a root.
+// addToRoot copies a program and its libraries into a root directory.
 func addToRoot(t *testing.T, root, program, as string) {
 	t.Helper()
 	out, err := exec.Command("ldd", program).Output()
@@ -53,7 +52,7 @@ func addToRoot(t *testing.T, root, program, as string) {
 	}
 }
 
-// newImage makes an image's root of the tool, without a store.
+// newImage makes the root directory of an image with the tool, without a store.
 func newImage(t *testing.T, user string) *Image {
 	t.Helper()
 	root := t.TempDir()
@@ -79,7 +78,7 @@ func newImage(t *testing.T, user string) *Image {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(root, 0o755); err != nil { // what "/" is, to everybody in there
+	if err := os.Chmod(root, 0o755); err != nil { // the mode of "/" in the container
 		t.Fatal(err)
 	}
 	im := &Image{Ref: "tools/tool:1", Digest: strings.Repeat("1", 64), Root: root, Bundles: filepath.Join(t.TempDir(), "bundles"),
@@ -99,7 +98,7 @@ func imageSpec(im *Image, args ...string) Spec {
 	return spec
 }
 
-// nothingLeft looks for what containers leave behind.
+// nothingLeft checks that containers have left no files or processes behind.
 func (b *bench) nothingLeft(im *Image) {
 	b.t.Helper()
 	b.starter.Close()
@@ -111,11 +110,11 @@ func (b *bench) nothingLeft(im *Image) {
 	}
 }
 
-// containerCommands are what a tool is asked in a container.
+// containerCommands are the commands for a tool in a container.
 const containerCommands = "sum\nenv MARK\nenv HOME\nenv PATH\ncwd\numask\nfile /etc/mark\nstatus\nmake made\nwrite\nsum\ngrow\ndontneed\nthread\nput /etc/mark\n"
 
-// TestEveryKindInAContainer: whatever the start, the tool has the image's files,
-// user and environment, the same rights and filters, and gives the same.
+// TestEveryKindInAContainer checks that the tool has the files, user and environment of the image
+// after each kind of start, with the same rights and filters and the same output.
 func TestEveryKindInAContainer(t *testing.T) {
 	needContainers(t)
 	all := kinds
@@ -131,7 +130,7 @@ func TestEveryKindInAContainer(t *testing.T) {
 		"read":    {"", []string{"-m", "8", "-r"}, func(s *Spec) { s.Ready.Kind = ReadyRead }, "sum\nstatus\n", all},
 		"stream":  {"", []string{"-m", "8", "-p", "header"}, func(s *Spec) { s.Stream = true }, "sum\n", all},
 		"threads": {"", []string{"-m", "16", "-t", "2"}, nil, "sum\nstatus\nwrite\ndontneed\nfree\nsum\n", []Kind{Cold, Hot}},
-		// The log lies in the root, and both must be as they were.
+		// The log is in the root, and both must be in the state of the stop.
 		"root's files": {"", []string{"-m", "8", "-l", "/tmp/log"}, nil, "log one\nsum\nfile /tmp/log\n", []Kind{Cold, Hot}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +147,7 @@ func TestEveryKindInAContainer(t *testing.T) {
 				c.edit(&spec)
 			}
 			want := ""
-			store := filepath.Join(t.TempDir(), "store") // a fork takes the snapshot of the hot start
+			store := filepath.Join(t.TempDir(), "store") // a fork uses the snapshot of the hot start
 			for _, kind := range c.kinds {
 				b := benchIn(t, spec, kind, t.TempDir(), store)
 				err := b.prepare("sum\n")
@@ -157,7 +156,7 @@ func TestEveryKindInAContainer(t *testing.T) {
 				}
 				tasks := 1
 				if kind == Hot {
-					tasks = 2 // the second finds nothing of the first
+					tasks = 2 // the second task sees no files of the first
 				}
 				for range tasks {
 					r := b.run(c.commands)
@@ -190,7 +189,7 @@ func TestEveryKindInAContainer(t *testing.T) {
 	}
 }
 
-// TestContainerThatCannotBe: what runc says is told.
+// TestContainerThatCannotBe checks that an error of runc is reported.
 func TestContainerThatCannotBe(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")
@@ -210,7 +209,7 @@ func TestContainerThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestChangedImage: a snapshot of another image is not used, and that is told.
+// TestChangedImage checks that a snapshot of another image is not used, and that this is reported.
 func TestChangedImage(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")
@@ -220,7 +219,7 @@ func TestChangedImage(t *testing.T) {
 	b.starter.Close()
 	other := *im
 	other.Digest = strings.Repeat("2", 64)
-	// What the image says of the environment is the image's, not the recipe's.
+	// The image's environment comes from the image, not from the recipe.
 	other.Env = append(slices.Clone(im.Env), "NEW=1")
 	spec.Image, spec.Env = &other, other.Env
 	next := benchIn(t, spec, Hot, b.dir, b.store)
@@ -234,7 +233,7 @@ func TestChangedImage(t *testing.T) {
 		t.Errorf("%s start, %q", r.proc.Kind, r.out)
 	}
 	next.nothingLeft(im)
-	// With one task it would not pay to prepare, and the run goes on cold.
+	// A preparation for one task would cost more than it saves, so the run continues cold.
 	spec.Image = im
 	last, err := New(spec, Options{Store: b.store, Start: Auto, Tasks: 1})
 	if err != nil {
@@ -249,8 +248,8 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
-// TestContainersCgroupsAndSignals: the tool is in the cgroups that the task was
-// given, alone, and dies of a signal that it has no handler for.
+// TestContainersCgroupsAndSignals checks that only the tool is in the cgroups of the task, and that
+// a signal without a handler ends it.
 func TestContainersCgroupsAndSignals(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")
@@ -282,8 +281,8 @@ func TestContainersCgroupsAndSignals(t *testing.T) {
 	}
 }
 
-// TestKilledContainers: what is left of a supervisor that was killed is taken away by
-// premix, and what is left of a premix by the next one.
+// TestKilledContainers checks that premix removes the remains of a killed supervisor, and the next
+// premix the remains of a killed premix.
 func TestKilledContainers(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")
@@ -313,7 +312,7 @@ func TestKilledContainers(t *testing.T) {
 	if err := errors.Join(err, victim.Process.Kill()); err != nil {
 		t.Fatalf("%v, it said %q", err, line)
 	}
-	_ = victim.Wait() // killed: there is no other outcome
+	_ = victim.Wait() // it was killed, so the result is known
 	eventually(t, "the tool is gone", func() bool { return len(processesWith(t, "VICTIM="+b.dir)) == 0 })
 	left := filepath.Join(b.dir, "bundles")
 	if found, _ := filepath.Glob(filepath.Join(left, "*")); len(found) != 1 {
@@ -333,7 +332,7 @@ func TestKilledContainers(t *testing.T) {
 	})
 }
 
-// containerVictim starts a task in a container, says so, and waits to be killed.
+// containerVictim starts a task in a container, prints a line, and waits to be killed.
 func containerVictim(root, dir string) int {
 	im := &Image{Ref: "tools/tool:1", Digest: strings.Repeat("1", 64), Root: root, Bundles: filepath.Join(dir, "bundles"),
 		Image: &image.Image{Settings: v1.Config{Env: []string{"PATH=/opt", "VICTIM=" + dir}}}}

@@ -16,7 +16,7 @@ func TestCheckPtrace(t *testing.T) {
 	}{
 		{"permitted", nil, permitted, Check{"ptrace", true, "a process may trace its own children", ""}},
 		{"refused", nil, refused, Check{"ptrace", false, "refused", "allow it"}},
-		// No setting of the machine would help.
+		// No setting of the machine can change this.
 		{"another processor", errors.New("x86-64 only"), refused, Check{"ptrace", true, "not used on this processor", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// prepared makes a proved hot snapshot and returns its bench, with the store to
-// be damaged.
+// prepared makes a hot snapshot that has passed its proof, and returns its bench and the snapshot,
+// so that tests can damage it.
 func prepared(t *testing.T, spec Spec) (*bench, *Snapshot) {
 	t.Helper()
 	b := newBench(t, spec, Hot)
@@ -39,7 +39,7 @@ func prepared(t *testing.T, spec Spec) (*bench, *Snapshot) {
 	return b, all[0]
 }
 
-// largest is an offset within the largest piece of a snapshot's page file.
+// largest returns an offset within the largest piece of a snapshot's page file.
 func largest(t *testing.T, s *Snapshot) int64 {
 	t.Helper()
 	im, err := frozen.ReadFile(filepath.Join(s.Dir, imageName))
@@ -50,8 +50,8 @@ func largest(t *testing.T, s *Snapshot) int64 {
 	return p.Offset + p.Size/2
 }
 
-// TestDamaged damages a snapshot between two runs. Verify names the file, and
-// a run prepares afresh and gives the right output.
+// TestDamaged damages a snapshot between two runs. Verify must name the file, and a run must
+// prepare again and give the right output.
 func TestDamaged(t *testing.T) {
 	flip := func(t *testing.T, path string, at int64) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -100,7 +100,7 @@ func TestDamaged(t *testing.T) {
 			want := b.run("sum\n").out
 			damage.do(t, snap)
 
-			// A run under way finds out at its next start.
+			// A run in progress detects the damage at its next start.
 			dir := b.task()
 			_, err := b.starter.Start(t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": b.input("sum\n")}})
 			wantUnavailable(t, err, Hot, "damaged: .*"+damage.want)
@@ -125,8 +125,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestCrash has the machine crash when the page file was not yet on the disk: some of
-// its content is missing, and its size and times are as they were.
+// TestCrash simulates a crash before the page file was on disk: part of its content is missing, and
+// its size and times are unchanged.
 func TestCrash(t *testing.T) {
 	for name, lost := range map[string]bool{"everything was written": false, "content is missing": true} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestDamagedFallsBack has auto go on cold in the middle of a run.
+// TestDamagedFallsBack checks that an auto start continues cold in the middle of a run.
 func TestDamagedFallsBack(t *testing.T) {
 	b := newBench(t, newSpec("-m", "20", "-t", "1", "input"), Auto)
 	b.mustPrepare("sum\n")
@@ -196,7 +196,7 @@ func TestDamagedFallsBack(t *testing.T) {
 	}
 }
 
-// TestChanged changes what the fingerprint covers, sizes kept.
+// TestChanged changes the inputs of the fingerprint without changing their sizes.
 func TestChanged(t *testing.T) {
 	change := func(t *testing.T, path, old, new string) {
 		b, err := os.ReadFile(path)
@@ -214,7 +214,7 @@ func TestChanged(t *testing.T) {
 		if err := os.WriteFile(path, changed, st.Mode()); err != nil {
 			t.Fatal(err)
 		}
-		// As if by a careful copy: the times are those of before.
+		// Like a copy that preserves times.
 		if err := os.Chtimes(path, st.ModTime(), st.ModTime()); err != nil {
 			t.Fatal(err)
 		}
@@ -272,8 +272,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestUndeclared changes files that a tool has read, or has looked for in vain, and
-// that no recipe declares.
+// TestUndeclared changes files that a tool has read or has tried to open, and that no recipe
+// declares.
 func TestUndeclared(t *testing.T) {
 	dir := t.TempDir()
 	index, settings := filepath.Join(dir, "index"), filepath.Join(dir, "rc")
@@ -327,8 +327,9 @@ func TestUndeclared(t *testing.T) {
 	}
 }
 
-// TestEarlyLooks has a tool look at its input before it loads its data: at its size,
-// which it keeps, and which is the size of the task's input then, and at its first byte.
+// TestEarlyLooks uses tools that look at their input before they load their data: at its size,
+// which they keep, and which a start replaces by the size of the task's input, and at its first
+// byte.
 func TestEarlyLooks(t *testing.T) {
 	const records = "@1\nsize\n+\nsum\n@2\nsum\n+\nsum\n"
 	spec := newSpec("-m", "2", "-S", "input")
@@ -340,7 +341,7 @@ func TestEarlyLooks(t *testing.T) {
 		}
 	}
 
-	// Nothing is kept of the look, and the sample has a part of another size.
+	// The tool keeps nothing of this look, and parts of the sample differ in size.
 	for _, sample := range []string{"sum\n", "sum\nsay text\n", records} {
 		b = newBench(t, newSpec("-m", "2", "-g", "input"), Hot)
 		b.mustPrepare(sample)
@@ -349,7 +350,7 @@ func TestEarlyLooks(t *testing.T) {
 		}
 	}
 
-	// Sizes and times beyond those of the two preparations were not compared.
+	// Sizes and times outside the range of the two preparations have not been compared.
 	input := b.input("")
 	for _, change := range []func() error{
 		func() error { return nil },
@@ -372,11 +373,11 @@ func TestEarlyLooks(t *testing.T) {
 		wantUnavailable(t, err, Hot, "the tool asks for the size and the times of its input")
 	}
 
-	// It keeps whether its input is large, and the probe is small.
+	// The tool keeps whether its input is large, and the probe is small.
 	b = newBench(t, newSpec("-m", "2", "-G", "input"), Hot)
 	wantUnavailable(t, b.prepare(records), Hot, "its memory depends on a value that differs between starts")
 
-	// It opens its input twice; its data is loaded before the second time.
+	// The tool opens its input twice and loads its data before the second time.
 	index := filepath.Join(t.TempDir(), "index")
 	if err := os.WriteFile(index, append([]byte("chr1\n"), make([]byte, 2*dataSize)...), 0o644); err != nil {
 		t.Fatal(err)
@@ -386,7 +387,7 @@ func TestEarlyLooks(t *testing.T) {
 	if r := b.run("@1\nindex\n+\nsum\n"); r.proc.Kind != Hot || !strings.HasPrefix(r.out, "index chr1\nsum ") {
 		t.Errorf("%s start gave %q", r.proc.Kind, r.out)
 	}
-	// It may have kept the format.
+	// The tool may have kept the format.
 	_, err := b.starter.Start(context.Background(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("index\nsum\n")}})
 	wantUnavailable(t, err, Hot, "looked into its input input before the stop; the probe.s was FASTQ, .*and this one is text")
 	all, err := List(b.store)
@@ -395,8 +396,8 @@ func TestEarlyLooks(t *testing.T) {
 	}
 }
 
-// longAgo waits until the change of a file lies clearly before the present, by the coarse
-// clock of file systems.
+// longAgo waits until the coarse clock of the file system is clearly later than the change of a
+// file.
 func longAgo(t *testing.T, path string) {
 	t.Helper()
 	var st, now unix.Stat_t
@@ -409,8 +410,8 @@ func longAgo(t *testing.T, path string) {
 	})
 }
 
-// TestOpenedForWriting has a tool open a file outside of its directory for writing, as
-// databases are opened, and read it.
+// TestOpenedForWriting uses a tool that opens a file outside of its directory for writing, as with
+// databases, and only reads it.
 func TestOpenedForWriting(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "database")
@@ -441,7 +442,7 @@ func TestOpenedForWriting(t *testing.T) {
 	wantUnavailable(t, b.prepare("sum\n"), Hot, "the tool writes to "+file+" before it opens its input")
 }
 
-// TestProgramOnPath puts another program of the same name before the first one.
+// TestProgramOnPath puts another program of the same name before the first one on PATH.
 func TestProgramOnPath(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
@@ -472,8 +473,8 @@ func TestProgramOnPath(t *testing.T) {
 	}
 }
 
-// TestCheckedIndex has a tool see whether its index is there, open its input, and only
-// then load the index.
+// TestCheckedIndex uses a tool that checks whether its index exists, opens its input, and then
+// loads the index.
 func TestCheckedIndex(t *testing.T) {
 	index := filepath.Join(t.TempDir(), "index")
 	if err := os.WriteFile(index, append([]byte("chr1\n"), make([]byte, 2*dataSize)...), 0o644); err != nil {
@@ -490,7 +491,7 @@ func TestCheckedIndex(t *testing.T) {
 	}
 }
 
-// TestBareRoot finds out what is possible where there are no programs, as in a small root
+// TestBareRoot checks which starts are possible without any programs, as in a minimal root
 // directory.
 func TestBareRoot(t *testing.T) {
 	t.Setenv("PATH", "")
@@ -499,8 +500,8 @@ func TestBareRoot(t *testing.T) {
 	}
 }
 
-// TestProcessIds has two tasks that run at once print their process ids: files
-// that tools name by them are not shared.
+// TestProcessIds checks that two concurrent tasks have different process IDs, because tools use
+// them in names of files.
 func TestProcessIds(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -517,8 +518,8 @@ func TestProcessIds(t *testing.T) {
 	}
 }
 
-// TestDiscard has a tool discard memory and trust to find zeros, grow mappings,
-// and fork: all of it as in anonymous memory.
+// TestDiscard checks that discarding memory and expecting zeros, growing mappings, and forking work
+// as in anonymous memory.
 func TestDiscard(t *testing.T) {
 	const commands = "dontneed\ngrow\nsum\nholegrow\nsum\nregrow\nfree\nforked\nsum\n"
 	spec := newSpec("-m", "40", "input")
@@ -539,8 +540,8 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-// TestMismatch has a tool whose output depends on more than its input: no kind
-// of start is proved, and auto stays cold.
+// TestMismatch uses a tool whose output depends on more than its input: no kind of start passes the
+// proof, and an auto start stays cold.
 func TestMismatch(t *testing.T) {
 	spec := newSpec("-m", "2", "input")
 	for _, kind := range kinds[1:] {
@@ -554,7 +555,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestForeign refuses snapshots that somebody else could have written.
+// TestForeign refuses snapshots that another user could have written.
 func TestForeign(t *testing.T) {
 	b, snap := prepared(t, newSpec("-m", "2", "input"))
 	walk := func(path string, d fs.DirEntry, err error) error {
@@ -566,7 +567,7 @@ func TestForeign(t *testing.T) {
 			return err
 		}
 		if strings.Contains(path, "/"+workName) {
-			return nil // the tool's own files keep their modes
+			return nil // files of the tool keep their modes
 		}
 		if m := info.Mode().Perm(); m&0o077 != 0 {
 			t.Errorf("%s has mode %v", path, m)
@@ -603,7 +604,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestFullDisk prepares into a store without room. Auto goes on cold.
+// TestFullDisk prepares into a store without room. An auto start continues cold.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	store := filepath.Join(dir, "store")
@@ -634,7 +635,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestBadTools prepares tools that never come to their input.
+// TestBadTools prepares tools that never open their input.
 func TestBadTools(t *testing.T) {
 	for _, kind := range kinds[1:] {
 		for name, c := range map[string]struct {
@@ -701,7 +702,7 @@ func TestBadTools(t *testing.T) {
 	})
 }
 
-// TestKilledTool kills a restored tool and a template by SIGKILL.
+// TestKilledTool kills a restored tool and a template with SIGKILL.
 func TestKilledTool(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -721,8 +722,8 @@ func TestKilledTool(t *testing.T) {
 	}
 }
 
-// TestSupervisorThatSleeps ends a supervisor whose main thread sleeps in the open of a FIFO
-// that has no reader, as where premix was killed meanwhile.
+// TestSupervisorThatSleeps ends a supervisor whose main thread blocks in opening a FIFO without a
+// reader, as after a kill of premix.
 func TestSupervisorThatSleeps(t *testing.T) {
 	spec := newSpec("-m", "2", "input")
 	spec.Stream = true
@@ -745,7 +746,7 @@ func TestSupervisorThatSleeps(t *testing.T) {
 	}
 }
 
-// victim is a premix that starts tasks for ever, until it is killed.
+// victim starts tasks, as premix does, until it is killed.
 func victim(dir string) int {
 	kind := Kind(os.Getenv("PREMIX_TEST_KIND"))
 	spec := Spec{Name: "victim", Argv: []string{os.Getenv("PREMIX_TEST_TOOL"), "-m", "20", "input"},
@@ -776,7 +777,7 @@ func victim(dir string) int {
 		if err != nil {
 			return fail(err)
 		}
-		if i%3 == 2 && i < 60 { // some stay until they are taken down
+		if i%3 == 2 && i < 60 { // some tasks stay until they are ended
 			continue
 		}
 		if err := p.Signal(syscall.SIGKILL); err != nil {
@@ -788,8 +789,8 @@ func victim(dir string) int {
 	}
 }
 
-// TestKilledPremix kills premix by SIGKILL at random moments of preparing and
-// starting, and looks for what is left.
+// TestKilledPremix kills premix with SIGKILL at random moments of preparing and starting, and looks
+// for processes and files that are left.
 func TestKilledPremix(t *testing.T) {
 	rounds := 4
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -828,7 +829,7 @@ func TestKilledPremix(t *testing.T) {
 			if after := mounts(t, dir); after != before {
 				t.Errorf("mounts changed:\n%s", after)
 			}
-			// Much later, the next run removes what was left on disk.
+			// A much later run removes the files that are left on disk.
 			left, err := Unfinished(filepath.Join(dir, "store"))
 			if err != nil {
 				t.Fatal(err)

@@ -30,7 +30,7 @@ func keeps(program, what, file string) Spec {
 	return spec
 }
 
-// outputOf runs one task by the given kind of start, from the snapshots in a store.
+// outputOf runs one task with the given kind of start, from the snapshots in a store.
 func outputOf(t *testing.T, spec Spec, kind Kind, dir, store, sample string) (out string, notices []string) {
 	t.Helper()
 	b := benchIn(t, spec, kind, dir, store)
@@ -43,7 +43,7 @@ func outputOf(t *testing.T, spec Spec, kind Kind, dir, store, sample string) (ou
 	return r.out, b.notices
 }
 
-// TestKeepsTimes has programs keep times, a deadline and their process id, and starts them
+// TestKeepsTimes uses programs that keep times, a deadline and their process ID, and starts them
 // when the snapshot is older than the time for which they wait.
 func TestKeepsTimes(t *testing.T) {
 	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
@@ -61,7 +61,7 @@ func TestKeepsTimes(t *testing.T) {
 	}
 }
 
-// TestKeepsFacts changes the machine and the process after a snapshot was made.
+// TestKeepsFacts changes the machine and the process after the snapshot.
 func TestKeepsFacts(t *testing.T) {
 	program := keeper(t)
 	file := filepath.Join(t.TempDir(), "file")
@@ -157,8 +157,8 @@ func TestKeepsWorkingDirectory(t *testing.T) {
 	}
 }
 
-// TestKeepsMachine takes snapshots as if they had been made on another machine: the facts
-// that the program has asked for have other values in their fingerprints.
+// TestKeepsMachine uses snapshots as if they came from another machine: their fingerprints have
+// other values for the facts that the program has queried.
 func TestKeepsMachine(t *testing.T) {
 	program := keeper(t)
 	for what, fact := range map[string]string{
@@ -196,8 +196,8 @@ func TestKeepsMachine(t *testing.T) {
 	}
 }
 
-// TestKeepsRefused has programs change something, or keep a property of their input, that
-// would be missing or wrong in a hot start.
+// TestKeepsRefused uses programs that change state, or keep a property of their input, in ways that
+// a hot start could not reproduce.
 func TestKeepsRefused(t *testing.T) {
 	program := keeper(t)
 	columns := "1,2,3\n4,5,6\n7,8,9\n"
@@ -221,8 +221,8 @@ func TestKeepsRefused(t *testing.T) {
 	}
 }
 
-// TestKeepsRemoved has a program remove a file before its input, where there is none when
-// the snapshot is made, and one later.
+// TestKeepsRemoved uses a program that removes a file before it opens its input. The file does not
+// exist at the time of the snapshot, but at a later start.
 func TestKeepsRemoved(t *testing.T) {
 	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
 	file := filepath.Join(t.TempDir(), "file")
@@ -238,7 +238,7 @@ func TestKeepsRemoved(t *testing.T) {
 	}
 }
 
-// TestKeepsMapped replaces a file that a program has mapped, while a run is in progress.
+// TestKeepsMapped replaces a file that a program has mapped, during a run.
 func TestKeepsMapped(t *testing.T) {
 	program := keeper(t)
 	for _, kind := range []Kind{Hot, Auto} {
@@ -289,8 +289,8 @@ func TestKeepsShared(t *testing.T) {
 	}
 }
 
-// TestKeepsOwn has tasks that run at once change what each must have for itself: shared
-// memory, and a file without a name that was open at the stop.
+// TestKeepsOwn checks that concurrent tasks have separate shared memory, and separate copies of an
+// unlinked file that was open at the stop.
 func TestKeepsOwn(t *testing.T) {
 	program := keeper(t)
 	for what, want := range map[string]string{"shared": "3 2\n", "shared page": "3 2\n", "unlinked": "4\n"} {
@@ -314,8 +314,8 @@ func TestKeepsOwn(t *testing.T) {
 	}
 }
 
-// TestPythonModule edits a module that a Python program has imported. The recipe does not
-// declare it, and its size and modification time remain the same.
+// TestPythonModule edits a module that a Python program has imported. The recipe does not declare
+// it, and its size and modification time stay the same.
 func TestPythonModule(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -345,7 +345,7 @@ func TestPythonModule(t *testing.T) {
 	}
 }
 
-// TestKeepsUser takes a snapshot as if another user had made it.
+// TestKeepsUser uses a snapshot as if another user had made it.
 func TestKeepsUser(t *testing.T) {
 	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")
 	spec := keeps(program, "none", "/")
@@ -363,7 +363,7 @@ func TestKeepsUser(t *testing.T) {
 	}
 }
 
-// TestKeepsDirectory has a program make a directory before its input, and set its
+// TestKeepsDirectory uses a program that makes a directory before it opens its input, and sets its
 // permissions, as a Java program does with its directory for temporary files.
 func TestKeepsDirectory(t *testing.T) {
 	program, dir, store := keeper(t), t.TempDir(), filepath.Join(t.TempDir(), "store")

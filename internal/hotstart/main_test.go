@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// tool is the stand-in for an aligner, testdata/tool.c, compiled once.
+// tool is the path of a simulated aligner, testdata/tool.c, compiled once.
 var tool string
 
-// TestMain is also main for the supervisors that tests open, and for the runs that
+// TestMain is also the main function of the supervisors that tests open, and of the runs that
 // TestKilledPremix and TestKilledContainers kill.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == SupervisorArg {
@@ -55,7 +55,7 @@ func withTool(m *testing.M) int {
 	return m.Run()
 }
 
-// needNamespaces skips a test of what only root can do, and says so.
+// needNamespaces skips a test that needs root.
 func needNamespaces(t *testing.T) {
 	t.Helper()
 	if !probeHost().namespaces {
@@ -63,10 +63,10 @@ func needNamespaces(t *testing.T) {
 	}
 }
 
-// kinds are the kinds of start.
+// kinds lists the kinds of start.
 var kinds = []Kind{Cold, Hot}
 
-// bench is one Starter and a place for its tasks.
+// bench is a Starter with a directory for its tasks.
 type bench struct {
 	t       *testing.T
 	dir     string
@@ -108,7 +108,7 @@ func benchIn(t *testing.T, spec Spec, kind Kind, dir, store string) *bench {
 	return b
 }
 
-// prepare proves with one sample; "" is no probe.
+// prepare proves the start with one sample; "" means no probe.
 func (b *bench) prepare(probe string) error {
 	b.t.Helper()
 	scratch, err := os.MkdirTemp(b.dir, "scratch-")
@@ -131,7 +131,7 @@ func (b *bench) mustPrepare(probe string) {
 	}
 }
 
-// input writes a sample: commands for the tool.
+// input writes a sample, which consists of commands for the tool.
 func (b *bench) input(commands string) string {
 	b.t.Helper()
 	f, err := os.CreateTemp(b.dir, "sample-")
@@ -222,7 +222,7 @@ func gzipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// eventually waits until a condition holds, and fails when it would wait for ever.
+// eventually waits until a condition holds, and fails the test at a time limit.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -233,7 +233,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("not within two minutes: %s", what)
 }
 
-// processesWith lists the processes whose environment holds a mark.
+// processesWith lists the processes with a mark in their environment.
 func processesWith(t *testing.T, mark string) []string {
 	t.Helper()
 	var found []string
@@ -252,9 +252,9 @@ func processesWith(t *testing.T, mark string) []string {
 	return found
 }
 
-// mounts lists what is mounted where supervisors mount something: at /proc, at the
-// fixed places, and in dir, where the tasks are. The rest of the machine's mounts
-// may change at any time, and other packages' tests do change them.
+// mounts lists the mounts at the places that supervisors use: /proc, the fixed places, and dir,
+// which contains the tasks. Other mounts may change at any time, for example by tests of other
+// packages.
 func mounts(t *testing.T, dir string) string {
 	t.Helper()
 	var ours strings.Builder

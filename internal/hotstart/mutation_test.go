@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestMutations changes what a tool has read at random, and compares its output each
-// time with that of the tool itself: no snapshot may be used that is of before.
-// PREMIX_SOAK makes it long.
+// TestMutations makes random changes to the files of a tool, and compares its output each time with
+// the output without premix: no snapshot from before a change may be used. PREMIX_SOAK makes the
+// test long.
 func TestMutations(t *testing.T) {
 	count := 40
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -41,7 +41,7 @@ func TestMutations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // with the snapshot of before, or a new one; and then with that
+		for range 2 { // first with the previous snapshot or a new one, then with the latter
 			b := benchIn(t, spec, Auto, dir, filepath.Join(dir, "store"))
 			b.mustPrepare("sample\n")
 			r := b.run("sample\n")
@@ -63,7 +63,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// mutator changes the files in a directory that testdata/reader.c reads.
+// mutator changes files in a directory that testdata/reader.c reads.
 type mutator struct {
 	t    *testing.T
 	dir  string
@@ -91,13 +91,13 @@ func (m *mutator) fill() {
 	m.must(os.Symlink("nowhere", m.path("target")))
 }
 
-// text is content that was not there before, often of the same size.
+// text returns new content, often of the same size.
 func (m *mutator) text() []byte {
 	m.n++
 	return []byte(strings.Repeat(fmt.Sprintf("%07d\n", m.n), 1+m.rand.IntN(2)))
 }
 
-// mutate makes one change and says which. It may change nothing that the tool can see.
+// mutate makes one change and describes it. The tool may be unable to see the change.
 func (m *mutator) mutate() string {
 	file := []string{"content", "database", "one", "two", "stat", "second/found"}[m.rand.IntN(6)]
 	path := m.path(file)
@@ -114,7 +114,7 @@ func (m *mutator) mutate() string {
 	case 0:
 		m.must(os.WriteFile(path, m.text(), 0o644))
 		return "write " + file
-	case 1: // as a careful copy does it
+	case 1: // like a copy that preserves times
 		st, err := os.Stat(path)
 		m.must(err)
 		m.must(os.WriteFile(path, m.text(), 0o644))

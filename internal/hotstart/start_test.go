@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeCommands exercise what a start must keep intact.
+// probeCommands check state that a start must preserve.
 const probeCommands = "sum\nids\nthread\nenv MARK\nenv PWD\numask\nnofile\nmask\nindex\n"
 
-// TestEqual compares every kind of start with a cold one, on samples other than
-// the one of the proof.
+// TestEqual compares every kind of start with a cold one, on samples that were not used in the
+// proof.
 func TestEqual(t *testing.T) {
 	index := filepath.Join(t.TempDir(), "index")
 	if err := os.WriteFile(index, []byte("chr1\n"), 0o644); err != nil {
@@ -47,7 +47,7 @@ func TestEqual(t *testing.T) {
 					if r.err != "loaded 40 MiB\n" {
 						t.Errorf("sample %d: stderr %q", i, r.err)
 					}
-					got := strings.ReplaceAll(r.out, r.dir, "DIR") // seen only without namespaces
+					got := strings.ReplaceAll(r.out, r.dir, "DIR") // visible only without namespaces
 					if kind == Cold {
 						want = append(want, got)
 						if !strings.HasPrefix(got, "header\n") || strings.Contains(got, "wrong") {
@@ -62,7 +62,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestSurvives checks what the tool had set up for itself before the stop.
+// TestSurvives checks the state that the tool had set up before the stop.
 func TestSurvives(t *testing.T) {
 	old := unix.Umask(0o027)
 	defer unix.Umask(old)
@@ -83,7 +83,7 @@ func TestSurvives(t *testing.T) {
 	}
 }
 
-// TestOutputs has a tool open a file and a directory's file before the stop.
+// TestOutputs uses a tool that opens a file, and a file in a directory, before the stop.
 func TestOutputs(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// TestReady stops a tool by its first read, and by a line of its output.
+// TestReady stops a tool at its first read, and at a line of its output.
 func TestReady(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -136,7 +136,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestExit checks that the true end of a tool is told.
+// TestExit checks that the exit status of a tool is reported correctly.
 func TestExit(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing has tools leave processes behind, and counts.
+// TestLeavesNothing uses tools that leave processes behind, and counts the processes.
 func TestLeavesNothing(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestIsolated checks that a task cannot see another's files.
+// TestIsolated checks that a task cannot see the files of another one.
 func TestIsolated(t *testing.T) {
 	needNamespaces(t)
 	for _, kind := range kinds {
@@ -249,7 +249,8 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
-// TestRefused names states that cannot be restored, and has auto start cold.
+// TestRefused checks that the error describes a state that cannot be restored, and that an auto
+// start is cold.
 func TestRefused(t *testing.T) {
 	spec := newSpec("-m", "2", "-c", "input")
 	b := newBench(t, spec, Hot)
@@ -261,7 +262,7 @@ func TestRefused(t *testing.T) {
 	}
 	b = newBench(t, newSpec("-m", "2", "-s", "input"), Hot)
 	wantUnavailable(t, b.prepare("sum\n"), Hot, "seccomp filter")
-	// A later run knows without loading the tool.
+	// A later run knows the reason without loading the tool.
 	all, err := List(b.store)
 	if err != nil || len(all) != 1 || all[0].Whole() || all[0].Proof == nil || all[0].Proof.Equal {
 		t.Fatalf("the reason was not kept: %+v, %v", all, err)
@@ -273,8 +274,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAccessTime has a tool that keeps the time at which its index was read last, which its
-// first preparation changes.
+// TestAccessTime uses a tool that keeps the last access time of its index, which its first
+// preparation changes.
 func TestAccessTime(t *testing.T) {
 	index := filepath.Join(t.TempDir(), "index")
 	if err := os.WriteFile(index, []byte("the index\n"), 0o644); err != nil {
@@ -291,8 +292,8 @@ func TestAccessTime(t *testing.T) {
 	}
 }
 
-// TestWrapper starts the tool behind a script that only waits for it, and one
-// behind a script that does more.
+// TestWrapper starts the tool through a script that only waits for it, and through one with further
+// commands.
 func TestWrapper(t *testing.T) {
 	dir := t.TempDir()
 	script := func(name, text string) string {
@@ -331,7 +332,7 @@ func TestWrapper(t *testing.T) {
 	}
 }
 
-// TestInputs hands gzip to a tool that wants plain text.
+// TestInputs passes gzip data to a tool that needs plain text.
 func TestInputs(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -349,8 +350,8 @@ func TestInputs(t *testing.T) {
 	}
 }
 
-// TestMapsHuge shows that a hot tool's memory comes from the page file by
-// entries of 2 MiB, where the file system gives large folios.
+// TestMapsHuge checks that the memory of a hot tool is mapped from the page file with entries of 2
+// MiB if the file system has large folios.
 func TestMapsHuge(t *testing.T) {
 	needNamespaces(t)
 	b := newBench(t, newSpec("-m", "64", "input"), Hot)
@@ -373,17 +374,17 @@ func TestMapsHuge(t *testing.T) {
 	t.Logf("rss %d MiB, mapped by 2 MiB entries %d MiB", rss>>20, smapsSum(t, pids[1], "FilePmdMapped")>>20)
 }
 
-// TestCounters has a template keep a file with counters, as a Java virtual machine
-// does. The file goes with the template.
+// TestCounters uses a template that keeps a file with counters, as a Java virtual machine does. The
+// file is removed with the template.
 func TestCounters(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hsperfdata_user")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	spec := newSpec("-m", "2", "-P", dir, "input")
-	spec.Trust = true // it keeps its process id in a name
+	spec.Trust = true // the tool keeps its process ID in a name
 	b := newBench(t, spec, Hot)
-	b.mustPrepare("") // a hot start would remove the file of its template, by its old name
+	b.mustPrepare("") // a hot start would remove the file of its template by its old name
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {
 		t.Errorf("left in the directory of counters: %v, %v", left, err)
@@ -393,8 +394,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser runs, when root, the tests of what needs no privileges once
-// more as a user without any.
+// TestOrdinaryUser, if run by root, repeats the tests that need no privileges as an ordinary user.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this user has no privileges: the other tests are this test")
@@ -436,8 +436,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// TestDiffersFromItself has a tool print the time, and its addresses: the reason says that
-// the tool does so cold too.
+// TestDiffersFromItself uses a tool that prints the time or its addresses: the error must say that
+// two cold starts differ too.
 func TestDiffersFromItself(t *testing.T) {
 	for _, command := range []string{"time\n", "address\n"} {
 		b := newBench(t, newSpec("-m", "2", "input"), Hot)

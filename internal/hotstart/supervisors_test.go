@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waiting are the process ids of the supervisors of a Starter that wait for a task.
+// waiting returns the process IDs of the supervisors of a Starter that wait for a task.
 func (b *bench) waiting() []int {
 	s := &b.starter.supervisors
 	s.mu.Lock()
@@ -27,8 +27,8 @@ func (b *bench) waiting() []int {
 	return pids
 }
 
-// supervisorState describes what a supervisor that waits must not keep of its last task: its
-// cgroups, its mounts, its directory, its children and its descriptors.
+// supervisorState describes the state that a waiting supervisor must not keep from its last task:
+// its cgroups, mounts, directory, children and descriptors.
 func supervisorState(t *testing.T, pid int) string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/", pid)
@@ -51,8 +51,8 @@ func supervisorState(t *testing.T, pid int) string {
 		read(t, dir+"cgroup"), link("ns/mnt"), link("root"), link("cwd"), len(pids), len(fds), read(t, dir+"limits"))
 }
 
-// TestSupervisorAgain has one supervisor serve tasks of both kinds, one after another, and
-// looks at the supervisor in between.
+// TestSupervisorAgain lets one supervisor serve several tasks of both kinds, and checks its state
+// between them.
 func TestSupervisorAgain(t *testing.T) {
 	cgroups := cgroupsHere(t)
 	b := newBench(t, newSpec("-m", "2", "input"), Hot)
@@ -95,8 +95,8 @@ func TestSupervisorAgain(t *testing.T) {
 	eventually(t, "the supervisor ends", func() bool { return unix.Kill(supervisor, 0) == unix.ESRCH })
 }
 
-// TestSupervisorKilledBetweenTasks kills a supervisor that waits for a task. The next task
-// has another one.
+// TestSupervisorKilledBetweenTasks kills a supervisor that waits for a task. The next task gets
+// another supervisor.
 func TestSupervisorKilledBetweenTasks(t *testing.T) {
 	for _, kind := range kinds {
 		b := newBench(t, newSpec("-m", "2", "input"), kind)
@@ -122,7 +122,7 @@ func TestSupervisorKilledBetweenTasks(t *testing.T) {
 	}
 }
 
-// TestSignalTooLate signals a task that has ended, whose supervisor has another one.
+// TestSignalTooLate signals a task that has ended, while its supervisor serves another task.
 func TestSignalTooLate(t *testing.T) {
 	b := newBench(t, newSpec("-m", "2", "input"), Hot)
 	b.mustPrepare("sum\n")
@@ -135,7 +135,7 @@ func TestSignalTooLate(t *testing.T) {
 	if err := first.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Signal(syscall.SIGTERM); err != nil { // behind the other
+	if err := second.Signal(syscall.SIGTERM); err != nil { // it arrives after the other signal
 		t.Fatal(err)
 	}
 	if r := b.finish(second, dir); r.exit.Signal != syscall.SIGTERM {
@@ -143,8 +143,7 @@ func TestSignalTooLate(t *testing.T) {
 	}
 }
 
-// TestManyStarts starts many tasks in a row and many at once, and looks for what
-// is left of them.
+// TestManyStarts starts many tasks in sequence and many at once, and looks for remains of them.
 func TestManyStarts(t *testing.T) {
 	row, atOnce := 40, 12
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -185,7 +184,8 @@ func TestManyStarts(t *testing.T) {
 	b.nothingRemains(mark, before)
 }
 
-// nothingRemains ends the Starter and looks for processes, mounts, and files of tasks.
+// nothingRemains closes the Starter and checks that no processes, mounts, and files of tasks are
+// left.
 func (b *bench) nothingRemains(mark, before string) {
 	b.t.Helper()
 	supervisors := b.waiting()
@@ -214,8 +214,8 @@ func (b *bench) nothingRemains(mark, before string) {
 	}
 }
 
-// TestKilledParts kills supervisors and tools at random moments of tasks that run side
-// by side. A task gives the right output or is reported as ended, and nothing is left.
+// TestKilledParts kills supervisors and tools at random moments of concurrent tasks. A task either
+// gives the right output or is reported as ended, and nothing is left.
 func TestKilledParts(t *testing.T) {
 	tasks := 60
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -264,8 +264,8 @@ func TestKilledParts(t *testing.T) {
 	b.nothingRemains(mark, before)
 }
 
-// killParts kills supervisors and tools, which are below this process, at random moments.
-// The returned function ends that, and returns the number of the processes that were killed.
+// killParts kills supervisors and tools, which are descendants of this process, at random moments.
+// The returned function stops it and returns the number of killed processes.
 func killParts(every time.Duration) (stop func() int) {
 	end := make(chan struct{})
 	var killer sync.WaitGroup
@@ -281,7 +281,7 @@ func killParts(every time.Duration) (stop func() int) {
 			if err != nil || len(pids) < 2 {
 				continue
 			}
-			for range 1 + len(pids)/20 { // of many, several die together
+			for range 1 + len(pids)/20 { // with many processes, kill several at the same time
 				if unix.Kill(pids[1+rand.IntN(len(pids)-1)], unix.SIGKILL) == nil {
 					killed++
 				}
@@ -295,8 +295,8 @@ func killParts(every time.Duration) (stop func() int) {
 	}
 }
 
-// TestKilledAtOnce kills supervisors and tools at random moments while many tasks start at
-// once, until enough have been killed.
+// TestKilledAtOnce kills supervisors and tools at random moments while many tasks start at once,
+// until enough of them have been killed.
 func TestKilledAtOnce(t *testing.T) {
 	atOnce, enough := 30, 10
 	if os.Getenv("PREMIX_SOAK") != "" {
@@ -346,11 +346,11 @@ func TestKilledAtOnce(t *testing.T) {
 	b.nothingRemains(mark, before)
 }
 
-// tryTask runs a task that may be killed. A task that ends well has the wanted output.
+// tryTask runs a task that may be killed. A successful task must have the expected output.
 func (b *bench) tryTask(dir, in, want string) (ok bool, err error) {
 	p, err := b.starter.Start(b.t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": in}})
 	if err != nil {
-		return false, nil // its supervisor was killed twice
+		return false, nil // two supervisors of the task were killed
 	}
 	exit, err := p.Wait()
 	if err != nil || !exit.OK() {

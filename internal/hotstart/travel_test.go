@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// exported prepares a snapshot and lays it out for travelling.
+// exported prepares a snapshot and exports it.
 func exported(t *testing.T, spec Spec, kind Kind) (dir string) {
 	t.Helper()
 	b := newBench(t, spec, kind)
@@ -26,7 +26,7 @@ func exported(t *testing.T, spec Spec, kind Kind) (dir string) {
 	if err := all[0].Export(dir); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing at the destination may lead back to where it was made.
+	// Remove the original, so that nothing at the destination can refer to it.
 	if err := all[0].Remove(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestTravel(t *testing.T) {
 	for _, kind := range []Kind{Hot} {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "40", "-p", "header", "input")
-			spec.Stream = true // its prefix travels too
+			spec.Stream = true // its prefix is exported too
 			dir := exported(t, spec, kind)
 			there := newBench(t, spec, kind)
 			s, err := Import(there.store, dir)
@@ -62,8 +62,8 @@ func TestTravel(t *testing.T) {
 	}
 }
 
-// TestTravelOfAContainer: what the tool had written in the root of its container
-// travels too.
+// TestTravelOfAContainer checks that files that the tool has written in the root of its container
+// are exported too.
 func TestTravelOfAContainer(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")

@@ -28,8 +28,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A snapshot in quarantine has no memory, keeps the reason whatever is done to it again,
-// and is not used, nor is another one of its key.
+// A snapshot in quarantine has no memory and keeps its first reason. Neither it nor another
+// snapshot with the same key is used.
 func TestQuarantine(t *testing.T) {
 	b := newBench(t, newSpec("-m", "2", "-b", "input"), Hot)
 	b.mustPrepare("sum\n")
@@ -40,7 +40,7 @@ func TestQuarantine(t *testing.T) {
 	if err := b.starter.Note(Use{Run: "/a"}); err != nil {
 		t.Fatal(err)
 	}
-	// A second snapshot, as where two runs prepare at once.
+	// There are two snapshots, as after concurrent preparations by two runs.
 	if err := os.Rename(filepath.Join(b.store, id), filepath.Join(b.store, "kept")); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestQuarantine(t *testing.T) {
 	if _, runs, err := Uses(b.store, id); err != nil || !slices.Equal(runs, []string{"/a"}) {
 		t.Errorf("its runs are %v, %v", runs, err)
 	}
-	// A run that uses it at the time goes on cold.
+	// A run that uses the snapshot at this time continues cold.
 	b.starter.decide(Hot, "as before")
 	if r := b.run("sum\n"); r.proc.Kind != Cold || !r.exit.OK() || !strings.Contains(r.proc.Reason, "in quarantine") {
 		t.Errorf("a %s start: %s", r.proc.Kind, r.proc.Reason)
@@ -101,7 +101,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// Streams are compared by their bytes, but for the lines that vary, each with each.
+// Streams are compared by bytes, except for the lines that vary, which match each other.
 func TestCopyStdout(t *testing.T) {
 	digest := func(spec Spec, text string) string {
 		var to bytes.Buffer

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestWorth has cold starts, each with a number of rounds in which a snapshot must not be
-// worth its cost, and one in which it must be.
+// TestWorth has cold starts, each with a number of rounds for which a snapshot must not be worth
+// its cost, and one for which it must be.
 func TestWorth(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 	"premix/internal/hotstart/tools"
 )
 
-// home gives a test a state of its own.
+// home gives a test a separate state directory.
 func home(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,8 @@ func plan(t *testing.T, c Call) Plan {
 	return p
 }
 
-// The first call of a form is noted, the second one is prepared beside, later ones are hot.
+// The first call of a form is recorded, the second one is prepared in the background, and later
+// calls are hot.
 func TestForm(t *testing.T) {
 	home(t)
 	first := plan(t, call(t, "bwa mem ref a_1.fq a_2.fq"))
@@ -126,8 +127,8 @@ func TestFormKey(t *testing.T) {
 	}
 }
 
-// Variables whose values name the sample are late, and those of schedulers. Another one
-// whose value has changed makes a call start plainly. No value is kept.
+// Variables of schedulers and variables whose values contain the name of the sample are late. If
+// another variable has changed, the call starts without a snapshot. No value is stored.
 func TestLateEnv(t *testing.T) {
 	dir := home(t)
 	plan(t, call(t, "bwa mem ref s1_1.fq", "SAMPLE=secret-s1", "PWD=/a", "LANG=C", "SLURM_JOB_ID=1", "MODE=1"))
@@ -140,7 +141,7 @@ func TestLateEnv(t *testing.T) {
 	if p := plan(t, call(t, "bwa mem ref s3_1.fq", "SAMPLE=secret-s3", "LANG=C", "MODE=1")); !p.Hot {
 		t.Errorf("%+v", p)
 	}
-	// It says so once, and the value that it has then is part of the calls.
+	// The reason is given once. After that the new value is part of the calls.
 	for i, env := range [][]string{{"MODE=2", "LANG=C"}, {"MODE=2", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=de"}} {
 		p := plan(t, call(t, "bwa mem ref s4_1.fq", append(env, "SAMPLE=s4")...))
 		if changed := strings.Contains(p.Reason, "has another value than in the previous call"); changed != (i%2 == 0) || p.Hot == changed || slices.Contains(p.LateEnv, "MODE") {
@@ -168,8 +169,8 @@ func TestLateEnv(t *testing.T) {
 	must(t, err)
 }
 
-// Preparations that come to nothing are tried less and less, and then no more; a program
-// that has changed is tried again.
+// Failed preparations are retried at growing intervals, a limited number of times. They are tried
+// again after the program has changed.
 func TestTries(t *testing.T) {
 	home(t)
 	c := call(t, "bwa mem ref a.fq")
@@ -200,8 +201,8 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// A preparation that was killed is made up for before a call, but not while a process
-// prepares, and not for ever.
+// A killed preparation is repeated before a call, but not while another process prepares, and only
+// a limited number of times.
 func TestKilled(t *testing.T) {
 	home(t)
 	c := call(t, "bwa mem ref a.fq")
@@ -228,7 +229,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Of a program without a description, files and names of samples are late.
+// For a program without a description, files and names of samples are late.
 func TestLearn(t *testing.T) {
 	for _, c := range []struct{ line, late string }{
 		{"mytool -k 3 db S%d_1.fa --out=./S%[1]d.txt --rg @RG\\tID:S%[1]d\\tSM:S%[1]d x", "S3_1.fa:input ./S3.txt:output S3:label S3:label"},
@@ -246,7 +247,7 @@ func TestLearn(t *testing.T) {
 			}
 			if strings.Contains(c.line, "made") {
 				defer func() { must(t, os.Remove(filepath.Join(dir, "made2"))) }()
-				must(t, os.Remove(filepath.Join(dir, "made1"))) // outputs are not there before their call
+				must(t, os.Remove(filepath.Join(dir, "made1"))) // outputs do not exist before their call
 			}
 			for i, reason := range []string{
 				"the tool is not in the catalogue, and 1 calls of it were alike",
@@ -287,7 +288,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// Words that may decide what a program does belong to the command.
+// Words that may select the behaviour of a program belong to the command.
 func TestLearnValues(t *testing.T) {
 	for line, values := range map[string][]string{
 		"mytool --mode %s S%d_1.fa":          {"fast", "slow", "gold", "fine"},
@@ -320,7 +321,7 @@ func TestLearnValues(t *testing.T) {
 			}
 		})
 	}
-	// Nothing changes but a text: there is no input to wait for.
+	// Only a text changes, so there is no input to wait for.
 	home(t)
 	for _, line := range []string{"echoer a", "echoer b", "echoer c"} {
 		if p := plan(t, call(t, line)); p.Prepare || p.Hot || p.Reason == "" {
@@ -329,7 +330,7 @@ func TestLearnValues(t *testing.T) {
 	}
 }
 
-// State that was lost or damaged is learned again.
+// Lost or damaged state is learned again.
 func TestDamage(t *testing.T) {
 	dir := home(t)
 	c := call(t, "bwa mem ref a.fq")
@@ -373,8 +374,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// Every start has its line, whoever writes at the same time; torn lines are left out, and
-// the table is bounded.
+// Every start has its line, even with concurrent writers. Torn lines are ignored, and the size of
+// the table is limited.
 func TestStarts(t *testing.T) {
 	dir := home(t)
 	var all sync.WaitGroup
@@ -408,7 +409,7 @@ func TestStarts(t *testing.T) {
 	if n := sum(time.Time{}); n != 200 {
 		t.Errorf("%d starts of 200 beside a torn line", n)
 	}
-	// One line more than fits puts the table aside, and a later one the table before.
+	// The first line above the limit renames the table, and a later one replaces the renamed table.
 	f, err := os.OpenFile(table, os.O_WRONLY|os.O_APPEND, 0)
 	must(t, err)
 	for range maxStarts / 1024 {
@@ -426,14 +427,15 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// The process beside a call holds no pipe of the call, and is no child of its program.
+// The background process of a call holds no pipe of the call, and is not a child of the call's
+// program.
 func TestBeside(t *testing.T) {
 	if RunBeside() {
 		t.Fatal("this process was not started beside a call")
 	}
 	home(t)
 	dir := t.TempDir()
-	// The test is its own shim and premix: see TestMain.
+	// The test binary acts as the shim and as premix: see TestMain.
 	must(t, unix.Mkfifo(filepath.Join(dir, "beside"), 0o600))
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "CALLS_TEST=caller", "CALLS_TEST_DIR="+dir)
@@ -441,7 +443,7 @@ func TestBeside(t *testing.T) {
 	must(t, err)
 	defer extra.Close()
 	cmd.ExtraFiles = []*os.File{w}
-	out, err := cmd.Output() // ends when nothing holds the pipe
+	out, err := cmd.Output() // ends when no process holds the pipe
 	must(t, err)
 	must(t, w.Close())
 	if got := string(out); got != "children: \n" {
@@ -450,7 +452,7 @@ func TestBeside(t *testing.T) {
 	if _, err := extra.Read(make([]byte, 1)); err == nil {
 		t.Error("something was written to an inherited pipe")
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "beside")) // when it has been written
+	text, err := os.ReadFile(filepath.Join(dir, "beside")) // ends after the process has written to it
 	must(t, err)
 	if got := string(text); got != "hot warm --beside --streams null,pipe,pipe --exe /bin/tool -- tool a  b" {
 		t.Errorf("beside the call: %q", got)
@@ -468,7 +470,7 @@ func TestMain(m *testing.M) {
 		}
 		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Inherited: procstate.Inherited{Streams: [3]procstate.Stream{procstate.Null, procstate.Pipe, procstate.Pipe}}}
 		Prepare("/proc/self/exe", c, Plan{Prepare: true})
-		// The kernel lists the children of this thread group's main thread.
+		// The kernel lists the children of the main thread of this thread group.
 		children, err := os.ReadFile("/proc/thread-self/children")
 		if err != nil {
 			os.Exit(1)

@@ -30,7 +30,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	// Variables come before the file.
+	// Variables take precedence over the file.
 	if err := os.WriteFile(file, []byte("quota: 1G\nworth: 200ms\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ type prepared struct {
 // epoch is a time in nanoseconds since 1970.
 const epoch = 1_800_000_000_000_000_000
 
-// prepare executes a program with fixed random bytes and a clock of its own until it opens
-// its gate, and freezes it.
+// prepare executes a program with fixed random bytes and a separate clock until it opens its gate,
+// and freezes it.
 func prepare(t *testing.T, number int, input string, argv ...string) prepared {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,8 +122,8 @@ func TestCompareIdentity(t *testing.T) {
 	right(t, a)
 }
 
-// TestCompareProcessors prepares a program on one processor and on another one. In a static
-// program without symbols the copy of CPUID has no name.
+// TestCompareProcessors prepares a program on two different processors. In a static program without
+// symbols the copy of the CPUID data has no name.
 func TestCompareProcessors(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -162,7 +162,8 @@ func TestCompareProcessors(t *testing.T) {
 	}
 }
 
-// right starts a program from its first preparation. It must print that all is right.
+// right starts a program from its first preparation. The program must print that all values are
+// right.
 func right(t *testing.T, a prepared) {
 	t.Helper()
 	task := t.TempDir()
@@ -189,7 +190,7 @@ func right(t *testing.T, a prepared) {
 	}
 }
 
-// TestCompareThreads compares a program whose threads worked side by side.
+// TestCompareThreads compares a program with concurrent threads.
 func TestCompareThreads(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -239,8 +240,8 @@ func TestCompareNamesInputSize(t *testing.T) {
 	}
 }
 
-// TestCompareNamesSeeds has a program keep numbers that are made from something that is
-// not the same in each start.
+// TestCompareNamesSeeds uses a program that keeps numbers derived from a value that differs between
+// starts.
 func TestCompareNamesSeeds(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -306,8 +307,8 @@ func TestLayoutsDiffer(t *testing.T) {
 	}
 }
 
-// The pair of the beginning of a year and its number counts as a time only with the years
-// of both preparations.
+// A pair of a year's begin and its number counts as a time only if the years match both
+// preparations.
 func TestYear(t *testing.T) {
 	at := func(year int) int64 { return time.Date(year, 5, 17, 3, 0, 0, 0, time.UTC).UnixNano() }
 	begin := func(year int) uint64 { return uint64(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix()) }
@@ -366,7 +367,7 @@ func TestOffset(t *testing.T) {
 	}
 }
 
-// TestLate compares an image with what a start from another one leaves.
+// TestLate compares an image with the memory after a start from another image.
 func TestLate(t *testing.T) {
 	image := func(text string) (*Image, *strings.Reader) {
 		page := text + strings.Repeat("\x00", pageSize-len(text))
@@ -374,14 +375,14 @@ func TestLate(t *testing.T) {
 		return &Image{Maps: []VMA{{Range: Range{0x1000, 0x1000 + pageSize}, Prot: 3, Kind: KindPaged, Data: []Extent{e}}}, Pieces: []Piece{{Extent: e, Digest: blake3.Sum256([]byte(text))}}}, strings.NewReader(page)
 	}
 	a, pagesA := image("a Sample.")
-	a.RegisterIds = []RegisterId{{}} // as the comparison with the second preparation notes them
+	a.RegisterIds = []RegisterId{{}} // the comparison with the second preparation sets them
 	late := &Late{Places: []WordPlace{{Address: 0x1002, Span: Span{Word: 1, From: 1, Length: 5}}}, Words: []string{"", "Sorted"}}
 	for text, want := range map[string]bool{
 		"a Sorted.": false, // the first letter is not late
 		"a orted..": false,
 		"a ortede.": true,
 		"a ortede!": false,
-		"a Sample.": false, // the piece is equal to that of the first image
+		"a Sample.": false, // the piece is equal to the piece of the first image
 	} {
 		b, pagesB := image(text)
 		c, err := Compare(a, b, pagesA, pagesB, Facts{A: Preparation{Pid: 1}, B: Preparation{Pid: 2}, Late: late})
@@ -394,7 +395,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestClockPlaces moves times in each form on by three days, with one clock set back.
+// TestClockPlaces advances times in each form by three days, with one clock set back.
 func TestClockPlaces(t *testing.T) {
 	const second, day = 1_000_000_000, 86_400_000_000_000
 	a, b := Moment{epoch, 5e12, 1e13, 7e12}, Moment{epoch + 31_415_926e9, 5e12 + 2_718_281e9, 3e13, 7e12 + 1_414_213e9}
@@ -420,7 +421,7 @@ func TestClockPlaces(t *testing.T) {
 			t.Errorf("%s: %d became %d, want %d (%+v, %v)", name, c.x, got, c.want, p, ok)
 		}
 	}
-	// Negative integers, and pointers with a tag, are not numbers as floats.
+	// Negative integers and tagged pointers do not count as floating-point numbers.
 	minus := func(n int64) uint64 { return uint64(-n) }
 	for _, c := range [][2]uint64{{100, 101}, {minus(5), minus(9)}, {minus(5), 7}, {7, minus(5)}, {0xfff7_0000_0000_1234, 0xfff7_0000_0000_5678},
 		{float(math.NaN()), float(math.Inf(1))}, {float(math.Inf(1)), float(math.Inf(-1))}, {0, float(31_415_926)}} {

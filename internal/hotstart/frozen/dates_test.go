@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// moments are the clocks of two preparations and a further one, and the time of a call.
+// moments returns the clocks of two preparations and of a third one, and the time of a call.
 func moments(t *testing.T) (a, b, c, now Moment) {
 	t.Helper()
 	at := func(text string) Moment {
@@ -55,7 +55,7 @@ func TestDates(t *testing.T) {
 	}
 }
 
-// TestNoDates has differences that are not times, or not of the two clocks.
+// TestNoDates has differences that are not times, or do not match the two clocks.
 func TestNoDates(t *testing.T) {
 	a, b, _, _ := moments(t)
 	d := NewDates(a, b, []string{"TZ=UTC"})
@@ -73,7 +73,8 @@ func TestNoDates(t *testing.T) {
 	}
 }
 
-// TestDatesOfTwoForms has a text that is a time in two layouts, which differ later.
+// TestDatesOfTwoForms has a text that is a time in two layouts, which lead to different texts
+// later.
 func TestDatesOfTwoForms(t *testing.T) {
 	a, b, c, now := moments(t)
 	b.Realtime += 10 * 24 * int64(time.Hour) // the day of the month has two digits, too
@@ -112,7 +113,7 @@ func TestCalendar(t *testing.T) {
 	d.Short = true
 	for from := 0; from <= 24; from += 4 {
 		x, y, want := tm(a), tm(b), tm(now)
-		clear(x[:from]) // as where another value was written over it
+		clear(x[:from]) // as if another value had overwritten it
 		clear(y[:from])
 		clear(want[:from])
 		text := string(x)

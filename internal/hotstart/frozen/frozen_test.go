@@ -29,8 +29,7 @@ func build(t *testing.T, name string, flags ...string) string {
 	return out
 }
 
-// template executes a program, lets it run until it waits for "gate" to be
-// opened, and holds it.
+// template executes a program until it waits for "gate" to be opened, and holds it.
 func template(t *testing.T, dir string, argv ...string) (*tracer.Proc, Base) {
 	t.Helper()
 	if err := unix.Mkfifo(filepath.Join(dir, "gate"), 0o600); err != nil {
@@ -78,7 +77,7 @@ func spawn(t *testing.T, dir string, argv ...string) (*tracer.Proc, Base) {
 	return p, base
 }
 
-// atGate tells whether a thread of a process sleeps in an open.
+// atGate reports whether a thread of a process sleeps in an open.
 func atGate(pid int) bool {
 	names, _ := filepath.Glob("/proc/" + itoa(pid) + "/task/*/syscall")
 	for _, name := range names {
@@ -168,7 +167,7 @@ func TestState(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	// As a supervisor does: a process must not inherit what the tests were started with.
+	// Like a supervisor, close the descriptors that the tests inherited.
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		panic(err)
 	}

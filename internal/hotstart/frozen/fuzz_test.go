@@ -21,7 +21,7 @@ import (
 	"premix/internal/hotstart/tracer"
 )
 
-// TestFuzz compares programs that do legal things at random, started cold and hot.
+// TestFuzz compares cold and hot starts of programs that make random legal operations.
 // PREMIX_FUZZ_SEED=N repeats one of them.
 func TestFuzz(t *testing.T) {
 	runtime.LockOSThread()
@@ -61,7 +61,7 @@ func TestFuzz(t *testing.T) {
 	}
 }
 
-// fuzzOne runs one program cold, and hot twice, and tells whether it was frozen.
+// fuzzOne runs one program cold once and hot twice, and reports whether it was frozen.
 func fuzzOne(t *testing.T, prog string, seed uint64, refused map[string]int) bool {
 	t.Helper()
 	err := compare(t, prog, strconv.FormatUint(seed, 10), strconv.FormatUint(20+seed%180, 10), strconv.FormatUint(20+seed*7%180, 10))
@@ -78,8 +78,8 @@ func fuzzOne(t *testing.T, prog string, seed uint64, refused map[string]int) boo
 	return true
 }
 
-// TestGuard does to large memory what a mapping of a file would answer otherwise,
-// and brings along state that has to be found in the whole of a process.
+// TestGuard makes operations on large memory that a file mapping would answer differently, and
+// keeps state that is spread over the whole process.
 func TestGuard(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -88,7 +88,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// compare runs a program cold, and hot twice. An error says how they differ.
+// compare runs a program cold once and hot twice. The error describes a difference.
 func compare(t *testing.T, argv ...string) error {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "compare-")
@@ -180,7 +180,7 @@ func copyFiles(t *testing.T, from, to string) {
 	}
 }
 
-// outcome is the status with which a program ended and the files in its directory.
+// outcome returns the exit status of a program and the files in its directory.
 func outcome(t *testing.T, dir string, st unix.WaitStatus) string {
 	t.Helper()
 	var b strings.Builder
@@ -213,7 +213,7 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines and not %d", len(g), len(w))
 }
 
-// runHot starts a frozen process under guard, and returns how it ended.
+// runHot starts a frozen process under guard, and returns its exit status.
 func runHot(im *Image, pages *os.File, task string) (unix.WaitStatus, error) {
 	guard, err := tracer.NewGuard(pages)
 	if err != nil {

@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFreezeLike freezes one process several times. The digests that are taken over from the
-// first image must be the digests that are computed, also where one of the two has other
-// bytes.
+// TestFreezeLike freezes one process several times. Digests that are copied from the first image
+// must be equal to computed ones, even if the bytes of one of the two differ.
 func TestFreezeLike(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// On one processor, since the kernel writes the number of the processor into the memory of
+	// Use one processor, because the kernel writes the number of the processor into the memory of
 	// each thread (rseq(2)).
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -78,7 +77,7 @@ func TestFreezeLike(t *testing.T) {
 		t.Fatal("the process has no large memory")
 	}
 	v := first.Maps[i]
-	at := v.Start + pieceSize + 3*stepSize + 17 // within a piece, and not in its first step
+	at := v.Start + pieceSize + 3*stepSize + 17 // within a piece, but not in its first step
 	b := make([]byte, 1)
 	if err := p.Read(at, b); err != nil {
 		t.Fatal(err)
@@ -120,7 +119,7 @@ func TestFreezeLike(t *testing.T) {
 	}
 }
 
-// resident returns how much memory of a process is resident, bytes.
+// resident returns the resident memory of a process in bytes.
 func resident(t *testing.T, pid int) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/" + itoa(pid) + "/statm")

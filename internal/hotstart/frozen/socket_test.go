@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestIsShut has sockets of which one alone can be made again.
+// TestIsShut has sockets, only one of which can be made again.
 func TestIsShut(t *testing.T) {
 	pair := func(kind int) [2]int {
 		t.Helper()

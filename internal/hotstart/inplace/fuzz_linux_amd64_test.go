@@ -22,9 +22,9 @@ func build(t *testing.T, name string) string {
 	return exe
 }
 
-// TestLateFuzz compares programs that keep things of their words at random, started hot
-// and plain. PREMIX_FUZZ_SEED=N repeats one of them, and PREMIX_SOAK=N makes N of them.
-// PREMIX_FUZZ_BITS is the least number of bits that they keep of what they compute.
+// TestLateFuzz compares hot starts and direct starts of programs that keep random properties of
+// their words. PREMIX_FUZZ_SEED=N repeats one program, and PREMIX_SOAK=N makes N programs.
+// PREMIX_FUZZ_BITS is the minimum number of bits of a computed value that they keep.
 func TestLateFuzz(t *testing.T) {
 	exe := build(t, "late")
 	number := func(name string, other uint64) uint64 {
@@ -59,8 +59,8 @@ func TestLateFuzz(t *testing.T) {
 	}
 }
 
-// lateOne prepares one program and makes calls with other words. It reports whether all
-// calls were hot.
+// lateOne prepares one program and makes calls with other words. It reports whether all calls were
+// hot.
 func lateOne(t *testing.T, exe string, seed, bits uint64, refused map[string]int) bool {
 	p := newPlace(t)
 	r := rand.New(rand.NewPCG(seed, bits))
@@ -77,7 +77,7 @@ func lateOne(t *testing.T, exe string, seed, bits uint64, refused map[string]int
 			for k := range n {
 				letter := letters[r.IntN(len(letters))]
 				if k < 2 {
-					letter = letters[10+r.IntN(52)] // a name, not a number
+					letter = letters[10+r.IntN(52)] // a name instead of a number
 				}
 				if k >= n/2 {
 					letter = letters[r.IntN(62)]
@@ -85,7 +85,7 @@ func lateOne(t *testing.T, exe string, seed, bits uint64, refused map[string]int
 				b = append(b, letter)
 			}
 			if n > 6 {
-				b[4] = '-' // where it stands belongs to the shape
+				b[4] = '-' // its position is part of the shape
 			}
 			words = append(words, strings.ReplaceAll(string(b), "_", "x"))
 		}

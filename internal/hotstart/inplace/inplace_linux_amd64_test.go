@@ -27,7 +27,7 @@ func (p *place) mustPrepare(v invocation) {
 	}
 }
 
-// wantUnfit prepares a call that has to start cold.
+// wantUnfit prepares a call that must start cold.
 func (p *place) wantUnfit(v invocation, reason string) {
 	p.t.Helper()
 	err := p.prepare(v)
@@ -85,7 +85,7 @@ func TestLateVariables(t *testing.T) {
 	p.wantCold(v("-c", "value"), "its memory differs")
 }
 
-// elsewhere makes a directory beside the place's, with links to all that is in it.
+// elsewhere makes a directory next to the place's directory, with links to all of its files.
 func (p *place) elsewhere(name string) string {
 	p.t.Helper()
 	dir := filepath.Join(filepath.Dir(p.dir), name)
@@ -132,7 +132,7 @@ func TestFingerprint(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.write("index", text)
-	p.wantHot(v) // another file of the same content
+	p.wantHot(v) // another file with the same content
 	p.write("index", "b"+text[1:])
 	p.wantCold(v, "index has changed")
 }
@@ -144,15 +144,15 @@ func TestErrors(t *testing.T) {
 	}
 	p.write("SRR5204811_1.fq", "")
 	p.mustPrepare(v("SRR5204809_1.fq"))
-	p.wantHot(v("SRR0000000_1.fq")) // there is none
+	p.wantHot(v("SRR0000000_1.fq")) // it does not exist
 	p.wantHot(v("SRR5204811_1.fq"))
-	p.write("SRR5204812_1.fq", reads(0, 24)) // the tool ends with status 9
+	p.write("SRR5204812_1.fq", reads(0, 24)) // the tool exits with status 9
 	p.wantHot(v("SRR5204812_1.fq"))
 	p.mustPrepare(v("SRR5204809_1.fq", "-s"))
 	p.wantHot(v("SRR5204810_1.fq", "-s"))
 	p.wantCold(v("SRR0000000_1.fq", "-s"), "missing")
 	p.wantCold(v("SRR5204811_1.fq", "-s"), "empty")
-	p.mustPrepare(v("SRR5204809_1.fq", "-k")) // it keeps the size of its input, and prints it
+	p.mustPrepare(v("SRR5204809_1.fq", "-k")) // the tool keeps the size of its input and prints it
 	p.wantHot(v("SRR5204809_1.fq", "-k"))
 	p.wantHot(v("SRR5204812_1.fq", "-k"))
 	p.wantUnfit(v("SRR5204809_1.fq", "-h", "-R", "{label:name}"), "its memory differs")
@@ -166,7 +166,7 @@ func TestErrors(t *testing.T) {
 	p.wantHot(v("SRR5204810_1.fq"))
 }
 
-// TestPartOfStat has a tool that keeps a part of what stat(2) says of its input.
+// TestPartOfStat uses a tool that keeps some of the stat(2) fields of its input.
 func TestPartOfStat(t *testing.T) {
 	p := newPlace(t)
 	for _, name := range []string{"SRR5204809_1.fq", "SRR5204810_1.fq"} {
@@ -178,7 +178,7 @@ func TestPartOfStat(t *testing.T) {
 	}
 }
 
-// TestDecisions has tools that keep a decision about their late words, not the words.
+// TestDecisions uses tools that keep a decision about their late words, not the words themselves.
 func TestDecisions(t *testing.T) {
 	p := newPlace(t)
 	p.enough = 0
@@ -189,8 +189,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestKept has tools that keep a fact which can differ from call to call, and which the kernel
-// or the words of two preparations of one machine would not show.
+// TestKept uses tools that keep a fact that can differ between calls, but that does not differ in
+// the kernel state or in the words of two preparations on one machine.
 func TestKept(t *testing.T) {
 	p := newPlace(t)
 	for _, what := range []string{"parent", "group", "session", "node", "nice", "space", "empty", "small", "offset", "flags0", "flags1", "slashes",
@@ -221,8 +221,8 @@ func TestStreamsInUse(t *testing.T) {
 	p.wantHot(v)
 }
 
-// TestRelations has calls whose words have other relations than in the preparation: a tool
-// may compare its words.
+// TestRelations makes calls whose words are related in another way than in the preparation, because
+// a tool may compare its words.
 func TestRelations(t *testing.T) {
 	p := newPlace(t)
 	v := func(label, input string) invocation {
@@ -246,7 +246,7 @@ func TestRelations(t *testing.T) {
 	}
 }
 
-// TestInherited has calls that inherit other limits, or fewer CPUs.
+// TestInherited makes calls that inherit other limits or fewer CPUs.
 func TestInherited(t *testing.T) {
 	p := newPlace(t)
 	c := p.call(invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}})
@@ -266,8 +266,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestShortDirectory has a tool that keeps the path of its working directory, which is
-// shorter than any path of a preparation.
+// TestShortDirectory uses a tool that keeps the path of its working directory, where this path is
+// shorter than all paths of a preparation.
 func TestShortDirectory(t *testing.T) {
 	p := newPlace(t)
 	dir, err := os.MkdirTemp("", "d")
@@ -311,7 +311,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// TestEarlyInput has a tool open its input before it loads its index.
+// TestEarlyInput uses a tool that opens its input before it loads its index.
 func TestEarlyInput(t *testing.T) {
 	for _, way := range []string{"o", "p", "b"} {
 		t.Run(way, func(t *testing.T) {
@@ -355,7 +355,7 @@ func TestOutputs(t *testing.T) {
 		}
 		p.mustPrepare(v("SRR5204809"))
 		p.wantHot(v("SRR5204810"))
-		p.wantHot(v("SRR5204810")) // over what stands there
+		p.wantHot(v("SRR5204810")) // over the existing file
 		log := func(name string) invocation {
 			return v(name, "-R", "{label:"+name+"}", "-w", "{output:"+c.prefix+name+".log}")
 		}
@@ -380,13 +380,13 @@ func TestForeignWrites(t *testing.T) {
 	}
 	later := filepath.Join(t.TempDir(), "later")
 	for _, name := range []string{"out", later} {
-		// A file that no late word names: it may be anyone's.
+		// No late word names this file, so it may belong to another program.
 		p.mustPrepare(invocation{args: []string{"-o", name, "index", "{input:SRR5204809_1.fq}"}})
 		if exists(filepath.Join(p.dir, "out")) || exists(later) {
 			t.Errorf("the preparation has written %s", name)
 		}
 	}
-	// Through a link, and by a rename.
+	// Write through a link, and by a rename.
 	script := filepath.Join(p.dir, "script")
 	for _, text := range []string{"ln -s " + later + " out; echo x >out", "echo x >out; mv out " + later, "mkdir " + later + "; mv $1 " + later, "exec 3<>/dev/tcp/127.0.0.1/9"} {
 		if err := os.WriteFile(script, []byte("#!/bin/bash\nread line <$1; "+text+"\n"), 0o755); err != nil {
@@ -402,7 +402,7 @@ func TestForeignWrites(t *testing.T) {
 	p.wantUnfit(invocation{args: []string{"-w", "{input:SRR5204810_1.fq}", "index", "{input:SRR5204809_1.fq}"}}, "is an input")
 }
 
-// asleep starts a call of a tool that sleeps in the end, and waits until it does.
+// asleep starts a call of a tool that sleeps at its end, and waits until it sleeps.
 func (p *place) asleep(v invocation, hot bool, group bool) (*exec.Cmd, *strings.Builder, func()) {
 	p.t.Helper()
 	cmd, _ := p.command(v, hot)
@@ -629,7 +629,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser runs other tests as a user without privileges, who cannot get any.
+// TestOrdinaryUser runs other tests as a user without privileges who cannot gain any.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
@@ -657,8 +657,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// A snapshot that another user can have put there is a process that would run as this
-// user: the command starts plainly.
+// A snapshot that another user may have written would run as this user: the command starts without
+// a snapshot.
 func TestForeignStore(t *testing.T) {
 	p := newPlace(t)
 	v := invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}}
@@ -680,9 +680,9 @@ func TestForeignStore(t *testing.T) {
 	p.wantHot(v)
 }
 
-// TestAddressesAndDates prepares tools whose output depends on their addresses, on random
-// bytes of the kernel, or on the size of their input, all of which they keep before they come
-// to their input. A tool that keeps the date starts hot, see TestDates.
+// TestAddressesAndDates prepares tools whose output depends on their addresses, on random bytes of
+// the kernel, or on the size of their input. They keep these values before they open their input. A
+// tool that keeps the date starts hot, see TestDates.
 func TestAddressesAndDates(t *testing.T) {
 	p := newPlace(t)
 	for _, test := range []struct {

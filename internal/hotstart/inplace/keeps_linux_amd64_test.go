@@ -17,7 +17,7 @@ import (
 	"premix/internal/hotstart"
 )
 
-// keeper compiles the program of package hotstart that keeps something from before its input
+// keeper compiles the test program of package hotstart that keeps a property from before its input
 // is opened.
 func keeper(t *testing.T) string {
 	t.Helper()
@@ -33,8 +33,8 @@ func keeps(program, what string) invocation {
 	return invocation{exe: program, args: []string{what, "file", "{input:SRR5204809_1.fq}"}}
 }
 
-// TestKeepsRefused has programs change something, or keep a property, that would be missing
-// or wrong in a hot start.
+// TestKeepsRefused uses programs that change state, or keep a property, in ways that a hot start
+// could not reproduce.
 func TestKeepsRefused(t *testing.T) {
 	program, differs := keeper(t), "its memory differs"
 	for what, reason := range map[string]string{
@@ -61,8 +61,8 @@ func TestKeepsRefused(t *testing.T) {
 	}
 }
 
-// TestKeepsRemoved has a program remove a file before its input, where there is none when the
-// snapshot is made, and one later.
+// TestKeepsRemoved uses a program that removes a file before it opens its input. The file does not
+// exist at the time of the snapshot, but at a later call.
 func TestKeepsRemoved(t *testing.T) {
 	program, p := keeper(t), newPlace(t)
 	p.mustPrepare(keeps(program, "remove"))
@@ -71,8 +71,8 @@ func TestKeepsRemoved(t *testing.T) {
 	p.wantCold(keeps(program, "remove"), `is "file" instead of "missing"`)
 }
 
-// TestKeepsInput has programs keep properties of their input that differ from call to call.
-// They get those of their own input.
+// TestKeepsInput uses programs that keep properties of their input that differ between calls. They
+// must get the properties of their own input.
 func TestKeepsInput(t *testing.T) {
 	program := keeper(t)
 	other, err := os.MkdirTemp("/dev/shm", "premix-test-")
@@ -88,7 +88,7 @@ func TestKeepsInput(t *testing.T) {
 			var u *Unfit
 			if errors.As(err, &u) && !u.Passing && strings.Contains(u.Reason, "its memory differs") {
 				t.Log(err)
-				return // as exact, and slower
+				return // the results are exact too, only slower
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -115,7 +115,7 @@ func TestKeepsInput(t *testing.T) {
 	}
 }
 
-// TestKeepsCPUs has a program keep the set of processors that it may run on, or their number.
+// TestKeepsCPUs uses a program that keeps its set of allowed processors, or their number.
 func TestKeepsCPUs(t *testing.T) {
 	program, taskset := keeper(t), program(t, "taskset")
 	var all, one unix.CPUSet
@@ -168,8 +168,8 @@ func TestKeepsCPUs(t *testing.T) {
 	}
 }
 
-// TestDates has a program that keeps the time as text and as numbers, and writes it before and
-// after its input. After a hot start all of them are the time of the call.
+// TestDates uses a program that keeps the time as text and as numbers, and writes it before and
+// after it reads its input. After a hot start all of them must be the time of the call.
 func TestDates(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "dates")
 	if b, err := exec.Command("cc", "-O1", "-o", program, "testdata/dates.c").CombinedOutput(); err != nil {
@@ -191,8 +191,8 @@ func TestDates(t *testing.T) {
 	}
 }
 
-// setCPUs sets the processors of every thread of the test. A goroutine moves between threads, and
-// a new thread inherits the set of the thread that starts it.
+// setCPUs sets the processors of every thread of the test, because a goroutine moves between
+// threads, and a new thread inherits the set of the thread that starts it.
 func setCPUs(t *testing.T, set *unix.CPUSet) {
 	t.Helper()
 	for changed := true; changed; {
@@ -208,7 +208,7 @@ func setCPUs(t *testing.T, set *unix.CPUSet) {
 			}
 			var was unix.CPUSet
 			if err := unix.SchedGetaffinity(tid, &was); err != nil || was == *set {
-				continue // it has ended, or has the set
+				continue // it has ended, or has the set already
 			}
 			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
 				t.Fatal(err)
@@ -218,8 +218,8 @@ func setCPUs(t *testing.T, set *unix.CPUSet) {
 	}
 }
 
-// TestKeepsFacts changes the machine after a snapshot was made, and takes it as if it had been
-// made on another machine.
+// TestKeepsFacts changes the machine after the snapshot, and uses a snapshot as if it came from
+// another machine.
 func TestKeepsFacts(t *testing.T) {
 	program := keeper(t)
 	for what, fact := range map[string]string{"boot": "/proc/sys/kernel/random/boot_id", "memory": "the size of the memory", "attribute": "file"} {
@@ -264,7 +264,7 @@ func TestKeepsFacts(t *testing.T) {
 	}
 }
 
-// TestChangedMeanwhile changes a file that the tool has read, while it is prepared.
+// TestChangedMeanwhile changes a file that the tool has read, during the preparation.
 func TestChangedMeanwhile(t *testing.T) {
 	p := newPlace(t)
 	v := invocation{args: []string{"index", "{input:SRR5204809_1.fq}"}}
@@ -278,7 +278,7 @@ func TestChangedMeanwhile(t *testing.T) {
 				return
 			case <-time.After(time.Millisecond):
 			}
-			if err := os.Chmod(index, 0o644); err != nil { // its content stays, and its ctime changes
+			if err := os.Chmod(index, 0o644); err != nil { // the content stays the same, and the ctime changes
 				t.Error(err)
 			}
 		}

@@ -26,10 +26,10 @@ import (
 	"premix/internal/hotstart/procstate"
 )
 
-// tool is the stand-in for an aligner, testdata/tool.c, compiled once.
+// tool is the path of a simulated aligner, testdata/tool.c, compiled once.
 var tool string
 
-// TestMain is also main for the calls that tests make.
+// TestMain is also the main function of the calls that tests make.
 func TestMain(m *testing.M) {
 	if spec := os.Getenv("PREMIX_TEST_CALL"); spec != "" {
 		os.Unsetenv("PREMIX_TEST_CALL")
@@ -42,14 +42,14 @@ func TestMain(m *testing.M) {
 	os.Exit(withTool(m))
 }
 
-// clientSpec is a call in a process of its own.
+// clientSpec describes a call in a separate process.
 type clientSpec struct {
 	Store string
 	Note  string // file to which the kind of the start is written
 	Call  Call
 }
 
-// front does what the verb does: it starts the call hot, or executes the command plain.
+// front acts as the verb: it starts the call hot, or executes the command directly.
 func front(spec string) int {
 	var s clientSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
@@ -98,9 +98,9 @@ type place struct {
 	dir   string
 	store string
 	calls int
-	timed bool // the tool writes times to standard error, from threads in no fixed order
+	timed bool // the tool writes times to standard error, from threads in varying order
 	dated bool // the tool writes the times of its execution
-	mixed bool // the tool's threads write lines to all files in no fixed order
+	mixed bool // the threads of the tool write lines to all files in varying order
 
 	enough time.Duration // see PrepareOptions
 }
@@ -122,7 +122,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// reads is the content of a FASTQ file.
+// reads returns the content of a FASTQ file.
 func reads(seed, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -138,20 +138,20 @@ func (p *place) write(name, text string) {
 	}
 }
 
-// invocation is a call as a test describes it: late words are in braces, with their role
-// in front, as {input:NAME}.
+// invocation describes a call for a test. Late words are in braces with their role before them, as
+// in {input:NAME}.
 type invocation struct {
-	dir   string // empty: the place's
-	exe   string // empty: tool
+	dir   string // if empty, the directory of the place
+	exe   string // if empty, tool
 	args  []string
-	env   []string // beside PATH and PWD
+	env   []string // in addition to PATH and PWD
 	late  []string
 	rates []string // regular expressions of parts of files with times and rates
-	stdin string   // content; empty: the null device
-	skip  int64    // of stdin, if it is a file, which has been read before the call
+	stdin string   // content; if empty, the null device
+	skip  int64    // bytes of stdin that were read before the call, if stdin is a file
 	above string   // content of the file of standard output before the call, which appends to it
 	pipe  bool     // standard input and output are pipes
-	join  bool     // standard error goes where standard output goes
+	join  bool     // standard error is the same file as standard output
 	front func(*exec.Cmd)
 }
 
@@ -182,7 +182,7 @@ func (p *place) call(v invocation) Call {
 	return c
 }
 
-// result is what a call left.
+// result is the outcome of a call.
 type result struct {
 	stdout, stderr string
 	state          *os.ProcessState
@@ -191,7 +191,7 @@ type result struct {
 	files          map[string]string
 }
 
-// command is a call in a process of its own, plain or through the engine.
+// command returns a call in a separate process, direct or through the engine.
 func (p *place) command(v invocation, hot bool) (cmd *exec.Cmd, note string) {
 	p.t.Helper()
 	c := p.call(v)
@@ -341,7 +341,7 @@ func (p *place) prepare(v invocation) error {
 	return err
 }
 
-// inherited returns what the tool of a call inherits.
+// inherited returns the state that the tool of a call inherits.
 func (p *place) inherited(v invocation) procstate.Inherited {
 	a := procstate.Current()
 	a.Streams, a.Joined, a.Extra = [3]procstate.Stream{procstate.Null, procstate.File, procstate.File}, v.join, nil
@@ -354,8 +354,8 @@ func (p *place) inherited(v invocation) procstate.Inherited {
 	return a
 }
 
-// same makes a call hot and plain, and compares what both left. It returns the result of
-// the hot start.
+// same makes a call hot and directly, and compares the outcomes. It returns the result of the hot
+// start.
 func (p *place) same(v invocation) result {
 	p.t.Helper()
 	hot := p.run(v, true)
@@ -417,7 +417,7 @@ func (r *result) blankDates(env []string) {
 	}
 }
 
-// wantHot is same for a call that has to start hot.
+// wantHot is like same for a call that must start hot.
 func (p *place) wantHot(v invocation) {
 	p.t.Helper()
 	if r := p.same(v); r.kind != "hot <nil>" {
@@ -425,7 +425,7 @@ func (p *place) wantHot(v invocation) {
 	}
 }
 
-// wantCold is same for a call that has to start cold, for a reason.
+// wantCold is like same for a call that must start cold, for a reason.
 func (p *place) wantCold(v invocation, reason string) {
 	p.t.Helper()
 	if r := p.same(v); !strings.HasPrefix(r.kind, "cold ") || !strings.Contains(r.kind, reason) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A scratch directory of a process that was killed is removed, and those in use stay.
+// The scratch directory of a killed process is removed, and directories in use stay.
 func TestScratch(t *testing.T) {
 	dir := t.TempDir()
 	dead, foreign := filepath.Join(dir, scratchName+"dead"), filepath.Join(dir, "premix-other")

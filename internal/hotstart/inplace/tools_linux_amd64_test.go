@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// testData is the directory of real data, or skips the test.
+// testData returns the directory of real data, or skips the test.
 func testData(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("PREMIX_TESTDATA")
@@ -66,7 +66,7 @@ func TestBWA(t *testing.T) {
 	p.wantHotTimed(v("SRR5204812")) // missing
 }
 
-// wantHotTimed is wantHot for a tool that writes times to standard error.
+// wantHotTimed is like wantHot for a tool that writes times to standard error.
 func (p *place) wantHotTimed(v invocation) {
 	p.t.Helper()
 	p.timed = true
@@ -87,7 +87,7 @@ func TestMinimap2(t *testing.T) {
 	}
 }
 
-// TestEarlyAligners has aligners that look at their reads before they load their index.
+// TestEarlyAligners uses aligners that look at their reads before they load their index.
 func TestEarlyAligners(t *testing.T) {
 	for _, c := range []struct{ program, build, ending, threads string }{
 		{"bowtie2-align-s", "bowtie2-build", ".fq", "1"},
@@ -114,20 +114,20 @@ for f in *.fq.gz; do gzip -dcf $f >${f%.gz} || test $f != ${f#SRR5204811}; done`
 			p.mustPrepare(v("SRR5204809"))
 			p.wantHotTimed(v("SRR5204809"))
 			p.wantHotTimed(v("SRR5204810"))
-			// Where it is larger than the probe, a plain start has written another part each time.
+			// If the sample is larger than the probe, the parts that a direct start writes vary.
 			if !p.mixed {
-				p.wantHotTimed(v("SRR5204811")) // truncated, with a size between those that were compared
+				p.wantHotTimed(v("SRR5204811")) // truncated, with a size between the compared sizes
 			}
 			p.wantCold(v("SRR5204812"), `"missing" instead of "file"`)
 			p.wantCold(v("SRR77"), NotPrepared)
-			p.shell("rm SRR77.sam") // a tool that makes it would start cold
+			p.shell("rm SRR77.sam") // a tool that makes this file would start cold
 			p.mustPrepare(v("SRR77"))
 			p.wantHotTimed(v("SRR77"))
 		})
 	}
 }
 
-// TestKallisto has a tool that keeps the time of its start as text, and writes it at its end.
+// TestKallisto uses a tool that keeps the time of its start as text, and writes it at its end.
 func TestKallisto(t *testing.T) {
 	exe := program(t, "kallisto")
 	p := newPlace(t)
@@ -143,7 +143,7 @@ func TestKallisto(t *testing.T) {
 	}
 }
 
-// TestSTAR has a tool that writes the time to a log and to standard output before it reads its
+// TestSTAR uses a tool that writes the time to a log and to standard output before it reads its
 // input.
 func TestSTAR(t *testing.T) {
 	exe := program(t, "STAR")
@@ -153,7 +153,7 @@ func TestSTAR(t *testing.T) {
 	p.shell(`for f in *.fq.gz; do gzip -dc $f >${f%.gz}; done
 mkdir genome; STAR --runMode genomeGenerate --genomeDir genome --genomeFastaFiles genome.fa --genomeSAindexNbases 8 >star.log 2>&1`)
 	if programs, err := filepath.Glob("/usr/lib/rna-star/bin/STAR-plain"); err == nil && len(programs) > 0 {
-		exe = programs[0] // STAR is a script that executes it
+		exe = programs[0] // STAR is a script that executes this program
 	}
 	v := func(name string) invocation {
 		return invocation{exe: exe, rates: []string{"VmPeak:.*", "Mapping speed, .*"},

@@ -54,7 +54,7 @@ func zipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// converted has a program of its own format's project write a file.
+// converted returns a file that an official program of the format has written.
 func converted(t *testing.T, text string, argv ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(argv[0]); err != nil {
@@ -69,8 +69,8 @@ func converted(t *testing.T, text string, argv ...string) string {
 	return string(out)
 }
 
-// TestMake makes both placeholders of files of each format, and has programs that know
-// the format read them.
+// TestMake makes both placeholders of files of each format, and reads them with programs that know
+// the format.
 func TestMake(t *testing.T) {
 	bam := []string{"samtools", "view", "-b", "-"}
 	bcf := []string{"bcftools", "view", "-Ob", "-"}
@@ -85,7 +85,7 @@ func TestMake(t *testing.T) {
 	for _, c := range []struct {
 		name, content string
 		cut           bool
-		read          []string // a program that prints the content, and fails if that is not valid
+		read          []string // a program that prints the content, and fails if the content is invalid
 		kind          string
 	}{
 		{"fastq", fastq, true, nil, "FASTQ"},
@@ -152,7 +152,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// text is the content of a file as a program shows it, or its bytes.
+// text returns the content of a file as printed by a program, or its bytes.
 func text(t *testing.T, path string, program []string) string {
 	t.Helper()
 	if program == nil {
@@ -166,7 +166,7 @@ func text(t *testing.T, path string, program []string) string {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil || stderr.Len() > 0 { // samtools warns where the marker of the end is missing
+	if err != nil || stderr.Len() > 0 { // samtools warns if the end marker is missing
 		t.Fatalf("%s: %v %s", program[0], err, &stderr)
 	}
 	return string(out)
@@ -198,7 +198,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestDamaged has files that are cut off.
+// TestDamaged uses truncated files.
 func TestDamaged(t *testing.T) {
 	dir := t.TempDir()
 	real := filepath.Join(dir, "real")
@@ -233,7 +233,7 @@ func TestPackedOnly(t *testing.T) {
 	}
 }
 
-// FuzzMake has any content give a placeholder or an error.
+// FuzzMake checks that any content gives a placeholder or an error.
 func FuzzMake(f *testing.F) {
 	for _, s := range []string{"", "@a\nC\n+\nI\n@b\nG\n+\nI\n", ">a\nC\n>b\nG\n", sam, alignments(2), vcf, "BAM\x01\x00\x00\x00\x00\x01\x00\x00\x00", "a\nb\n", "\x1f\x8b\x08\x04"} {
 		f.Add([]byte(s))
@@ -253,7 +253,7 @@ func FuzzMake(f *testing.F) {
 	})
 }
 
-// TestMarks has files with reads whose kinds differ, and whose placeholders do not.
+// TestMarks has files with reads of different kinds, whose placeholders are equal.
 func TestMarks(t *testing.T) {
 	const plain = "@r1\nACGT\n+\nIIII\n@r2\nACGTACGT\n+\nIIIIIIII\n"
 	for name, c := range map[string]struct{ text, want string }{

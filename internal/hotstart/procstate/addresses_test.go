@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDenied has a seccomp filter that permits personality(2) for reading alone, as that of
-// a container does.
+// TestDenied uses a seccomp filter that permits personality(2) only for reading, as in a container.
 func TestDenied(t *testing.T) {
 	if os.Getenv("PREMIX_TEST_DENIED") == "" {
 		if err := CanFixAddresses(); err != nil {
@@ -25,7 +24,7 @@ func TestDenied(t *testing.T) {
 		}
 		return
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the system call
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PERSONALITY, Jf: 3},

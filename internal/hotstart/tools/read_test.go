@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// show writes the roles of a command's words as the tests expect them: letters, and what
-// belongs to the command as it is.
+// show returns the roles of a command's words as letters, and the words of the command unchanged.
 func show(argv []string, r Reading) string {
 	if r.Unfit != "" {
 		return "unfit: " + r.Unfit
@@ -43,7 +42,7 @@ func find(t *testing.T, name string) *Tool {
 	return tool
 }
 
-// The description of a script is that of the programs behind it.
+// A script has the same description as the programs that it starts.
 func TestBehind(t *testing.T) {
 	t.Setenv("PREMIX_TOOLS", t.TempDir())
 	for program, want := range map[string]string{"bowtie2": "bowtie2", "/usr/bin/bowtie2-align-s": "bowtie2", "hisat2-align-l": "hisat2", "STAR-avx2": "STAR", "bowtie2-build": "", "bwa-mem": "", "bwa-mem2": "bwa-mem2", "-": ""} {
@@ -178,7 +177,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Every embedded file is read without a mistake.
+// Every embedded file is parsed without an error.
 func TestEmbedded(t *testing.T) {
 	t.Setenv("PREMIX_TOOLS", t.TempDir())
 	for _, name := range Names() {
@@ -189,14 +188,14 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// The options that an installed tool lists are in the catalogue, and those that it lists
-// with a value have one.
+// The catalogue has all options in the help of installed tools, and agrees about the options that
+// have a value.
 func TestHelp(t *testing.T) {
 	t.Setenv("PREMIX_TOOLS", t.TempDir())
 	dash := `--?[A-Za-z0-9][A-Za-z0-9_-]*`
 	for _, c := range []struct {
 		command string
-		form    string // of a line: groups of options, and a last group that is there with a value
+		form    string // form of a line: groups of options, and a last group that matches if there is a value
 		skip    string
 	}{
 		{"bwa mem", `^\s+(-\w)( [A-Z])?`, ""},
@@ -240,7 +239,7 @@ func TestHelp(t *testing.T) {
 					seen++
 					r, ok := d.role(option)
 					if !ok && strings.HasPrefix(option, "--genome") || strings.HasPrefix(option, "--version") {
-						continue // of the generation of an index
+						continue // an option for making an index
 					}
 					if !ok {
 						t.Errorf("%s is not in the catalogue: %q", option, m[0])

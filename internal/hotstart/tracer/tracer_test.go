@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// napping are the calls of sleep(1), by the C library's age.
+// napping are the system calls of sleep(1), which depend on the version of the C library.
 var napping = []int{unix.SYS_CLOCK_NANOSLEEP, unix.SYS_NANOSLEEP}
 
-// sleeper starts a process and waits until it sleeps in one of some system calls: on
-// its way there it may sleep elsewhere.
+// sleeper starts a process and waits until it sleeps in one of the given system calls. Before, it
+// may sleep in others.
 func sleeper(t *testing.T, calls []int, argv ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -34,7 +34,7 @@ func sleeper(t *testing.T, calls []int, argv ...string) *exec.Cmd {
 	})
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		proc := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid))
-		// The call's number and arguments, or "running".
+		// The file has the number and the arguments of the call, or "running".
 		in, err := os.ReadFile(filepath.Join(proc, "syscall"))
 		stat, err2 := os.ReadFile(filepath.Join(proc, "stat"))
 		if err == nil && err2 == nil && slices.ContainsFunc(calls, func(nr int) bool { return strings.HasPrefix(string(in), strconv.Itoa(nr)+" ") }) && strings.Contains(string(stat), ") S ") {
@@ -49,8 +49,8 @@ func sleeper(t *testing.T, calls []int, argv ...string) *exec.Cmd {
 func TestHoldInjectRelease(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// cat sleeps in a read of a pipe, which has to be executed again and then
-	// get what is written later.
+	// cat sleeps in a read of a pipe. The read must be executed again and must return the data that
+	// is written later.
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestHoldInjectRelease(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	time.Sleep(50 * time.Millisecond) // either in its read, or on the way there: both must do
+	time.Sleep(50 * time.Millisecond) // in the read or before it: both must work
 
 	p, err := Hold(cmd.Process.Pid)
 	if err != nil {
@@ -171,7 +171,7 @@ func TestRewind(t *testing.T) {
 	}
 }
 
-// TestHoldEnded holds a process of which a thread has ended and was not waited for.
+// TestHoldEnded holds a process with a thread that has ended and was not waited for.
 func TestHoldEnded(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -203,7 +203,7 @@ func TestHoldEnded(t *testing.T) {
 			t.Fatalf("thread %d: status %#x, %v", tid, st, err)
 		}
 		if tid != p.Pid {
-			of = p.Pid // the end of the other thread is left alone
+			of = p.Pid // the end of the other thread is not collected
 		}
 		l, err := w.Handle(tid, st)
 		if err != nil {

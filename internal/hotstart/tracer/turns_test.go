@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// underWatch runs a program under a Watch with a Clock to its end, and returns what it
-// wrote to standard output.
+// underWatch runs a program under a Watch with a Clock to its end, and returns its standard output.
 func underWatch(t *testing.T, argv ...string) string {
 	t.Helper()
 	runtime.LockOSThread()
@@ -72,8 +71,7 @@ func underWatch(t *testing.T, argv ...string) string {
 	return string(b)
 }
 
-// TestTurns runs threads that depend on their order, and compares the orders of two
-// executions.
+// TestTurns runs threads that depend on their order, and compares the orders of two executions.
 func TestTurns(t *testing.T) {
 	prog := filepath.Join(t.TempDir(), "turns")
 	if b, err := exec.Command("cc", "-O1", "-pthread", "-o", prog, "testdata/turns.c").CombinedOutput(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Any text gives a recipe or problems, each with what is wrong and a place in the text.
+// Any text gives a recipe or problems. Each problem has a message and a position in the text.
 func FuzzLoad(f *testing.F) {
 	files, err := filepath.Glob("../../examples/recipes/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is printed into the golden files")
 
-// golden compares got with the file, in which DIR stands for dir.
+// golden compares got with the file, in which DIR is replaced by dir.
 func golden(t *testing.T, file, got, dir string) {
 	t.Helper()
 	abs, err := filepath.Abs(dir)
@@ -143,7 +143,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaForms holds single values against both, so that neither is laxer.
+// TestSchemaForms checks that the parser and the schema accept the same values.
 func TestSchemaForms(t *testing.T) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
 	if err != nil {
@@ -189,7 +189,7 @@ func TestSchemaForms(t *testing.T) {
 	}
 }
 
-// TestShipped parses the recipes that ship with premix; their data is the user's.
+// TestShipped parses the recipes that ship with premix; their data belongs to the user.
 func TestShipped(t *testing.T) {
 	for _, file := range glob(t, "../../examples/recipes/*.yaml") {
 		text, err := os.ReadFile(file)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// pairs is a recipe whose inputs go by their endings, one of which a pipe makes.
+// pairs is a recipe whose inputs are recognised by their endings. A pipe makes one of its outputs.
 const pairs = `name: tool
 command: tool ${r1} ${r2}
 inputs: {r1: {file: r1.fq}, r2: }
@@ -68,7 +68,7 @@ func TestGoodSheet(t *testing.T) {
 	}
 }
 
-// TestColumns has sheets of others, as they are.
+// TestColumns reads sample sheets in the formats of other programs.
 func TestColumns(t *testing.T) {
 	const one = "inputs: [reads]\n"
 	for _, c := range []struct{ name, keys, sheet, r1, r2, note, err string }{
@@ -140,7 +140,7 @@ func TestSheetEncodings(t *testing.T) {
 	}
 }
 
-// TestPackedInputs has compressed files for inputs whose fixed names have endings.
+// TestPackedInputs uses compressed files for inputs with fixed names that have endings.
 func TestPackedInputs(t *testing.T) {
 	dir := t.TempDir()
 	packed := func(name, text string) {
@@ -194,8 +194,8 @@ func TestUnreadableInput(t *testing.T) {
 	}
 }
 
-// FuzzSheet: any text gives samples or problems, and what passes has safe names
-// and paths of its own.
+// FuzzSheet checks that any text gives samples or problems, and that valid samples have safe names
+// and distinct paths.
 func FuzzSheet(f *testing.F) {
 	for _, file := range []string{"good", "rows", "columns", "ragged", "shared"} {
 		text, err := os.ReadFile("testdata/sheets/" + file + ".csv")

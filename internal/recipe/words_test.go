@@ -10,7 +10,7 @@ func TestSplitWords(t *testing.T) {
 	for _, tt := range []struct {
 		text  string
 		words []string
-		found []string // what is reported, in part
+		found []string // parts of the reported problems
 	}{
 		{"a  b\tc\n d", []string{"a", "b", "c", "d"}, nil},
 		{`'a b' "c d" e\ f`, []string{"a b", "c d", "e f"}, nil},
@@ -48,7 +48,7 @@ func TestSplitWords(t *testing.T) {
 	}
 }
 
-// FuzzSplitWords: words without mishaps come back from quoting and splitting.
+// FuzzSplitWords checks that quoting and splitting returns words without problems unchanged.
 func FuzzSplitWords(f *testing.F) {
 	for _, s := range []string{"a b", `'a' "b\"" c\ d`, "${a} $$ $1", "a|b>c&&d;e", "$(x) `y` #z ~", "'", `\`, "\"$", "${"} {
 		f.Add(s)

@@ -80,7 +80,7 @@ func TestCommitsComeBack(t *testing.T) {
 	}
 }
 
-// The space reserved for failures on a full disk must not stay with the table.
+// The space that is reserved for failures on a full disk must not remain allocated to the table.
 func TestCloseGivesBackReservedSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.jsonl")
 	w := create(t, path)
@@ -103,7 +103,7 @@ func TestCloseGivesBackReservedSpace(t *testing.T) {
 	}
 }
 
-// Whatever byte a table is cut at, the records before are read and no more.
+// A table that is cut at any byte gives exactly the records before the cut.
 func TestEveryCut(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "t.jsonl")
@@ -130,7 +130,7 @@ func TestEveryCut(t *testing.T) {
 		if err != nil {
 			t.Fatalf("cut at %d: %v", n, err)
 		}
-		// A record is whole once its closing brace is there, newline or not.
+		// A record is complete with its closing brace, with or without a newline.
 		lines := bytes.SplitAfter(text[:n], []byte("\n"))
 		want := 0
 		for i, l := range lines {
@@ -193,7 +193,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-// A table that is followed while it grows gives each record once, whatever byte it ends at.
+// A reader that follows a growing table gets each record once, wherever a read ends.
 func TestFollow(t *testing.T) {
 	const header, first, second = "{\"table\":\"task\",\"format\":1}\n", "{\"task\":1}\n", "{\"task\":2}\n"
 	text := header + first + second

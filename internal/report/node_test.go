@@ -22,7 +22,7 @@ func TestNode(t *testing.T) {
 	} {
 		calls.RecordStart(s)
 	}
-	// A machine that shares the home directory has starts of its own.
+	// Another machine with the same home directory has separate starts.
 	f, err := os.OpenFile(filepath.Join(dir, "calls/starts.jsonl"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)

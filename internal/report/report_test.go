@@ -21,7 +21,7 @@ import (
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-// at is a record of a try that started some seconds after noon.
+// at returns a record of a try that started some seconds after noon.
 func at(task, try int, kind string, started, latency, seconds float64) record.Task {
 	begin := noon.Add(time.Duration(started * float64(time.Second)))
 	return record.Task{
@@ -36,7 +36,7 @@ func fails(r record.Task, cause, text string) record.Task {
 	return r
 }
 
-// newRun writes a run directory of so many tasks, with these records.
+// newRun writes a run directory with a number of tasks and these records.
 func newRun(t *testing.T, tasks int, stderr string, records ...record.Task) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func example(t *testing.T) *Report {
 		at(3, 2, "fork", 15, 0.03, 6),
 		fails(at(5, 1, "hot", 18, 0.1, 1), record.CauseMemory, "killed </script> at its limit"),
 		fails(at(6, 1, "fork", 20, 0.1, 1), record.CauseInterrupted, "interrupted"),
-		at(7, 1, "fork", 100, 0.01, 4), // of a second invocation
+		at(7, 1, "fork", 100, 0.01, 4), // from a second invocation
 	)
 	r, err := Read(dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func TestRead(t *testing.T) {
 	if run.Tasks != 8 || run.Succeeded != 5 || run.Failed != 1 || run.NotRun != 2 || run.Tries != 8 || run.Slots != 2 {
 		t.Errorf("run %+v", run)
 	}
-	// 0-21 and 100-104.
+	// 0 to 21 and 100 to 104.
 	if got := units.Seconds(run.Active); got != "25.0 s" {
 		t.Errorf("active %s", got)
 	}
@@ -142,7 +142,7 @@ func TestReadNothing(t *testing.T) {
 	if !errors.As(err, &e) || e.Hint() == "" {
 		t.Errorf("error %v", err)
 	}
-	// A run that was begun and has no record yet.
+	// A run that has begun and has no records yet.
 	dir := newRun(t, 2, "")
 	r, err := Read(dir)
 	if err != nil || r.Run.NotRun != 2 {
@@ -287,8 +287,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// The page in a browser: rows are in the table, the legend is there, and nothing
-// in the script fails.
+// In a browser the table of the page has rows, there is a legend, and the script has no errors.
 func TestPageInABrowser(t *testing.T) {
 	b := browser.New(t)
 	var records []record.Task

@@ -15,7 +15,7 @@ import (
 	"premix/internal/testkit/browser"
 )
 
-// each returns records, as a directory's.
+// each returns an iterator over records, as for a directory.
 func each(records []record.Task) iter.Seq2[*record.Task, error] {
 	return func(yield func(*record.Task, error) bool) {
 		for _, rec := range records {
@@ -61,8 +61,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The page has the plots, the tables and the failures, and nothing of a name gets
-// through as markup.
+// The page has the plots, the tables and the failures, and escapes markup in names.
 func TestUsagePage(t *testing.T) {
 	started := time.Unix(1e9, 0)
 	var records []record.Task
@@ -100,7 +99,7 @@ func TestUsagePage(t *testing.T) {
 	if strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "NaN") {
 		t.Error("something could not be drawn")
 	}
-	// Of nothing there is a page, too.
+	// A page without tasks is possible too.
 	if u, err = usage("/dir", func(func(*record.Task, error) bool) {}, common{}); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +125,7 @@ func TestBox(t *testing.T) {
 	}
 }
 
-// Of too many tries the page has those that failed and the longest, and says so.
+// A page with too many tries shows the failed and the longest ones, and a note about it.
 func TestPageOfManyTries(t *testing.T) {
 	var records []record.Task
 	for i := range maxShown + 100 {
@@ -172,7 +171,7 @@ func TestAdvice(t *testing.T) {
 	const g = 1 << 30
 	for name, c := range map[string]struct {
 		step StepUsage
-		want []string // what each begins with
+		want []string // the beginning of each
 	}{
 		"memory":                      {StepUsage{Memory: 32 * g, MaxRSS: 23 * g / 10, Cores: 1}, []string{"ask for 3 GiB of memory, not 32 GiB"}},
 		"the memory is used":          {StepUsage{Memory: 4 * g, MaxRSS: 3 * g, Cores: 1}, nil},
@@ -195,7 +194,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// Tries of several workers have the same slots; no two of a lane overlap.
+// Tries of several workers have the same slots; tries in one lane do not overlap.
 func TestLanes(t *testing.T) {
 	during := func(slot int, from, to time.Duration) try {
 		return try{Task: record.Task{Slot: slot, Started: noon.Add(from), Finished: noon.Add(to)}}
@@ -214,8 +213,8 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// The page of a task directory in a browser, narrow and dark: nothing is wider than the
-// screen, and a task that failed shows its standard error.
+// In a browser, at a narrow width and in dark mode, the page of a task directory is not wider than
+// the screen, and a failed task shows its standard error.
 func TestUsagePageInABrowser(t *testing.T) {
 	b := browser.New(t)
 	var records []record.Task

@@ -29,7 +29,7 @@ func listen(t *testing.T, o access.Options) (*access.Listener, error) {
 	return l, err
 }
 
-// The rule, for every form of an address.
+// TestListen checks the rule about exposed addresses for every form of an address.
 func TestListen(t *testing.T) {
 	for _, c := range []struct {
 		o       access.Options
@@ -41,7 +41,7 @@ func TestListen(t *testing.T) {
 		{o: access.Options{Address: "0.0.0.0:0"}, exposed: true},
 		{o: access.Options{Address: ":0"}, exposed: true},
 		{o: access.Options{Address: "[::]:0"}, exposed: true},
-		{o: access.Options{Address: "192.0.2.1:0"}, exposed: true}, // not of this machine: it is refused before
+		{o: access.Options{Address: "192.0.2.1:0"}, exposed: true}, // not an address of this machine, but refused before
 		{o: access.Options{Address: "0.0.0.0:0", Secret: true}},
 		{o: access.Options{Address: "0.0.0.0:0", Open: true}},
 		{o: access.Options{Address: "unix:" + filepath.Join(shortdir.New(t), "socket")}},
@@ -64,8 +64,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// A socket and the directory that is made for it are its owner's alone, whatever the
-// umask is.
+// A socket and the directory made for it are accessible only to their owner, with any umask.
 func TestSocket(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	dir := shortdir.New(t)
@@ -102,7 +101,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("the socket is left: %v", err)
 	}
 
-	// One of a server that was killed is replaced.
+	// The socket of a killed server is replaced.
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +112,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("in place of a dead socket: %v", err)
 	}
 
-	// Nothing else is.
+	// Other files are not replaced.
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -130,8 +129,8 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// Requests that a page of another site makes through a browser are refused, and answers
-// have the headers of all services.
+// Requests by a page of another site through a browser are refused, and answers have the same
+// security headers in all services.
 func TestProtect(t *testing.T) {
 	local, err := listen(t, access.Options{Address: "127.0.0.1:0", Hosts: []string{"Node7.example.org"}})
 	if err != nil {
@@ -214,7 +213,7 @@ func write(t *testing.T, text string, mode os.FileMode) string {
 	return path
 }
 
-// Mistakes in a file of tokens are reported with the line.
+// Errors in a token file are reported with the line.
 func TestReadTokens(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -311,7 +310,7 @@ func TestMakeToken(t *testing.T) {
 	}
 }
 
-// A connection through loopback has the user of the process at its other end.
+// A loopback connection has the user of the process at its other end.
 func TestOwn(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := access.Listen(context.Background(), access.Options{Address: address})
@@ -336,7 +335,7 @@ func TestOwn(t *testing.T) {
 			t.Errorf("%s: this user's own request: %s", address, resp.Status)
 		}
 		if os.Geteuid() == 0 && address == "127.0.0.1:0" {
-			// A program of another user; bash has sockets.
+			// Bash connects as another user.
 			cmd := exec.Command("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$0 && printf 'GET / HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3 && head -n 1 <&3`, strings.TrimSuffix(l.URL()[len("http://127.0.0.1:"):], "/"))
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 			cmd.Dir = "/"

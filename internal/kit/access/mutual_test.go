@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// exchange sends a byte through TLS with the configuration of a server and of a client.
+// exchange sends a byte through TLS with a server configuration and a client configuration.
 func exchange(t *testing.T, server, client *tls.Config) (served, asked error) {
 	t.Helper()
 	a, b := net.Pipe()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The client is the last address that no trusted proxy has: nothing that a client itself
-// writes into the header counts.
+// The client is the last address that does not belong to a trusted proxy: addresses that the client
+// itself writes into the header do not count.
 func TestClient(t *testing.T) {
 	for _, c := range []struct {
 		name    string

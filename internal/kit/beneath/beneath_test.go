@@ -14,7 +14,7 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// only reports files of the directory that are not as they should be.
+// only reports files of the directory that differ from want.
 func only(t *testing.T, dir string, want map[string]string) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -52,7 +52,7 @@ func TestWrite(t *testing.T) {
 	must(t, Write(path, 0o644, Durable, text("one")))
 	only(t, dir, map[string]string{"page": "one"})
 
-	// While the file is written, and when that fails, the earlier content stays.
+	// The old content stays while the file is written, and after a failure.
 	broken := errors.New("broken")
 	err := Write(path, 0o644, Durable, func(w io.Writer) error {
 		if err := text("half")(w); err != nil {
@@ -68,7 +68,7 @@ func TestWrite(t *testing.T) {
 	}
 	only(t, dir, map[string]string{"page": "one"})
 
-	// A link of one's own stays one.
+	// A user's own link stays a link.
 	must(t, os.Symlink("page", filepath.Join(dir, "link")))
 	must(t, Replace(filepath.Join(dir, "link"), 0o644, Volatile, []byte("two")))
 	only(t, dir, map[string]string{"page": "two", "link": "two"})
@@ -84,7 +84,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A link of another user is not followed, wherever it leads.
+// A link of another user is not followed, regardless of its target.
 func TestLinkOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make a link of another user")
@@ -103,7 +103,7 @@ func TestLinkOfAnother(t *testing.T) {
 	}
 }
 
-// A pipe stays one, and is written to.
+// A pipe stays a pipe, and the text is written to it.
 func TestPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	must(t, unix.Mkfifo(path, 0o600))
@@ -138,8 +138,7 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// A temporary file whose name another process has given to something else does not get the
-// final name.
+// A temporary file does not get the final name if another process has replaced it.
 func TestSwapped(t *testing.T) {
 	path := t.TempDir()
 	dir, err := Open(path)
@@ -156,7 +155,7 @@ func TestSwapped(t *testing.T) {
 	only(t, path, map[string]string{"state": "old"})
 }
 
-// A directory that has anything in it, or another owner, is not the one that was just made.
+// A directory with any content, or with another owner, does not count as just made.
 func TestFresh(t *testing.T) {
 	path := t.TempDir()
 	dir, err := Open(path)
@@ -178,8 +177,7 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// deep makes directories, each below the one before, and returns their path, which is too
-// long for one call.
+// deep makes nested directories and returns their path, which is too long for one system call.
 func deep(t *testing.T, dir int) string {
 	t.Helper()
 	var parts []string
@@ -195,7 +193,7 @@ func deep(t *testing.T, dir int) string {
 	return strings.Join(parts, "/")
 }
 
-// A name may be longer than the kernel takes, and nothing else is different.
+// A name that is longer than the kernel's limit works like any other name.
 func TestOpenLong(t *testing.T) {
 	defer func(was func(int, string, *unix.OpenHow) (int, error)) { openat2 = was }(openat2)
 	kernel := openat2
@@ -250,7 +248,7 @@ func TestOpenLong(t *testing.T) {
 	}
 }
 
-// Both ways to resolve names refuse the same.
+// Both ways to resolve names refuse the same names.
 func TestOpenAt(t *testing.T) {
 	defer func(was func(int, string, *unix.OpenHow) (int, error)) { openat2 = was }(openat2)
 	kernel := openat2

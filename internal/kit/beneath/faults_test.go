@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ways are all that give a name to something new. Each puts "new" in the place of "old" in
-// the file DIR/state, or DIR/state/file. What it made before lies in DIR/made.
+// ways lists the functions that give a name to a new file. Each replaces "old" by "new" in the file
+// DIR/state, or DIR/state/file. Files that it needs before are in DIR/made.
 var ways = map[string]struct {
-	tree bool // it makes a directory, in the place of nothing
+	tree bool // it makes a directory that did not exist before
 	make func(dir string) error
 	do   func(dir string, how Durability) error
 }{
@@ -75,11 +75,11 @@ var ways = map[string]struct {
 	}},
 }
 
-// disk stands for the calls that change names or wait for the disk. It fails, or kills the
-// process at, one of them.
+// disk replaces the calls that change names or wait for the disk. One of them fails or kills the
+// process.
 type disk struct {
-	at    int   // the call, from 1; 0: none
-	fault error // nil: the process is killed before the call
+	at    int   // number of the call from 1, or 0 for no fault
+	fault error // nil kills the process before the call
 	calls []string
 }
 
@@ -94,7 +94,7 @@ func (d *disk) call(name string) error {
 	return d.fault
 }
 
-// run does f with the disk, and returns whether it came to its end.
+// run runs f with the disk, and reports whether f returned.
 func (d *disk) run(t *testing.T, f func() error) (finished bool, err error) {
 	t.Helper()
 	defer func(a func(*os.File) error, b func(int, string, int, string) error, c func(string, string) error, e func(int, string, int, string, uint) error, g func(int, string, int) error) {
@@ -128,7 +128,7 @@ func (d *disk) run(t *testing.T, f func() error) (finished bool, err error) {
 	kill := d.fault == nil && d.at > 0
 	unlinkat = func(a int, b string, flags int) error {
 		if kill && len(d.calls) >= d.at {
-			return nil // a process that was killed removes nothing
+			return nil // a killed process removes nothing
 		}
 		return unix.Unlinkat(a, b, flags)
 	}
@@ -142,7 +142,7 @@ func (d *disk) run(t *testing.T, f func() error) (finished bool, err error) {
 	return finished, err
 }
 
-// state reads what a way has made, "" where there is nothing.
+// state returns the content that a way has made, or "" if there is none.
 func state(t *testing.T, dir string, tree bool) string {
 	t.Helper()
 	path := filepath.Join(dir, "state")
@@ -156,8 +156,8 @@ func state(t *testing.T, dir string, tree bool) string {
 	return string(b)
 }
 
-// Whichever call fails, or is the last one of a process that is killed, the earlier content
-// or the new one is there, whole. What a killed process leaves is swept when it is old.
+// If any call fails, or the process is killed before it, either the old or the new content is
+// there, complete.
 func TestFaults(t *testing.T) {
 	for name, w := range ways {
 		for _, how := range []Durability{Volatile, Durable} {
@@ -195,7 +195,7 @@ func TestFaults(t *testing.T) {
 					}
 					want := old
 					if at > named {
-						want = "new" // whether the name outlives a crash is unknown
+						want = "new" // it is unknown whether the name survives a crash
 					}
 					if got := state(t, dir, w.tree); got != want {
 						t.Errorf("%s: %q, want %q", where, got, want)
@@ -209,7 +209,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// parts are the temporary names in a directory.
+// parts returns the temporary names in a directory.
 func parts(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	all, err := os.ReadDir(dir)
@@ -222,8 +222,7 @@ func parts(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// What is durable is on the disk before it has its name, and its name is when the call
-// returns.
+// A durable file is on disk before it gets its name, and its name is on disk when the call returns.
 func TestOrder(t *testing.T) {
 	for name, want := range map[string]string{
 		"Replace": "file name directory", "Write": "file name directory", "ReplaceIn": "file name directory", "Move of a file": "file name directory",
@@ -249,8 +248,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What a killed process has left goes when it is old; what is young, of another kind or of
-// another user stays.
+// Old remains of a killed process are removed. Recent files, other kinds of files, and files of
+// other users stay.
 func TestSweep(t *testing.T) {
 	defer func(was func() time.Time) { now = was }(now)
 	dir := t.TempDir()
@@ -282,8 +281,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A disk that is full, or that can only be read, leaves the earlier content, and nothing
-// else.
+// A full or read-only disk keeps the old content and no other files.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("premix-test", dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -299,7 +297,7 @@ func TestFullDisk(t *testing.T) {
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	for name, w := range ways {
 		if w.make != nil {
-			continue // nothing can be made there that could be moved
+			continue // the preparation of this way cannot write there
 		}
 		if err := w.do(dir, Durable); !errors.Is(err, unix.EROFS) {
 			t.Errorf("%s: %v, want %v", name, err, unix.EROFS)
@@ -308,7 +306,7 @@ func TestFullDisk(t *testing.T) {
 	only(t, dir, map[string]string{"state": "old"})
 }
 
-// Exchange swaps, and replaces where the file system cannot swap.
+// Exchange swaps files, or replaces one where the file system cannot swap.
 func TestExchange(t *testing.T) {
 	defer func(was func(int, string, int, string, uint) error) { renameat2 = was }(renameat2)
 	kernel := renameat2

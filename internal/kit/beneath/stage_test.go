@@ -52,7 +52,7 @@ func TestStage(t *testing.T) {
 	only(t, path, map[string]string{"copy": "whole"})
 	only(t, records, nil)
 
-	// What has the name stays, and so does what was made.
+	// An existing file of this name stays, and so does the staged one.
 	_, s = stage(t, path, records)
 	must(t, os.WriteFile(s.Path(), []byte("other"), 0o600))
 	var exist *ExistError
@@ -66,7 +66,7 @@ func TestStage(t *testing.T) {
 	only(t, path, map[string]string{"copy": "whole"})
 	only(t, records, nil)
 
-	// One that has nothing in it, and one without a record, leave nothing behind.
+	// An empty stage, and one without a record, leave no files behind.
 	_, s = stage(t, path, records)
 	must(t, s.Close())
 	_, s = stage(t, path, "")
@@ -76,8 +76,7 @@ func TestStage(t *testing.T) {
 	only(t, records, nil)
 }
 
-// A stage whose name stands for something else is not gone on with, and what took its
-// place is left alone.
+// A stage whose name belongs to another file is not resumed, and the other file is left alone.
 func TestStageTaken(t *testing.T) {
 	for name, take := range map[string]func(as string) error{
 		"link":      func(as string) error { return os.Symlink("/etc", as) },
@@ -109,8 +108,7 @@ func TestStageTaken(t *testing.T) {
 	}
 }
 
-// A stage that is swapped while it is written to keeps what is written: its name is not
-// used again.
+// A stage that is swapped during writing keeps its data, because its name is not used again.
 func TestStageSwapped(t *testing.T) {
 	path, bait := t.TempDir(), t.TempDir()
 	_, s := stage(t, path, "")
@@ -146,7 +144,7 @@ func TestStagePlain(t *testing.T) {
 	}
 }
 
-// A directory that its owner may not write to gets its name too.
+// A directory that its owner cannot write to gets its final name too.
 func TestStageReadOnly(t *testing.T) {
 	path := t.TempDir()
 	_, s := stage(t, path, "")
@@ -157,7 +155,7 @@ func TestStageReadOnly(t *testing.T) {
 	}
 }
 
-// Records that others could write say nothing.
+// Records that other users can write are ignored.
 func TestStageRecords(t *testing.T) {
 	records := filepath.Join(t.TempDir(), "parts")
 	must(t, os.Mkdir(records, 0o700))
@@ -171,7 +169,7 @@ func TestStageRecords(t *testing.T) {
 	}
 }
 
-// Where the file system has no RENAME_NOREPLACE, nothing is replaced either.
+// Without RENAME_NOREPLACE in the file system, no file is replaced either.
 func TestStageNoReplace(t *testing.T) {
 	defer func(was func(int, string, int, string, uint) error) { renameat2 = was }(renameat2)
 	renameat2 = func(int, string, int, string, uint) error { return unix.EINVAL }

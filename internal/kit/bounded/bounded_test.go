@@ -16,11 +16,11 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-// limit is how long a test waits for what must happen.
+// limit is how long a test waits for an event that must happen.
 const limit = time.Minute
 
-// open makes a listener with bounds, and a function that connects to it from an address.
-// Connections that it lets in come through the channel.
+// open makes a listener with bounds, and a function that connects to it from an address. The
+// channel receives the accepted connections.
 func open(t *testing.T, o Options) (l *Listener, dial func(from string) net.Conn, in chan net.Conn) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func open(t *testing.T, o Options) (l *Listener, dial func(from string) net.Conn
 	}, in
 }
 
-// come is the next connection that the listener lets in.
+// come returns the next accepted connection.
 func come(t *testing.T, in chan net.Conn) *TCP {
 	t.Helper()
 	select {
@@ -89,7 +89,7 @@ func TestOldestGoesFirst(t *testing.T) {
 	l, dial, in := open(t, Options{Total: 4, Strangers: 3, Source: 3})
 	first := dial("127.0.0.1")
 	known := come(t, in)
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second call changes nothing
 		if !known.Trust() {
 			t.Fatal("the first connection cannot be trusted")
 		}
@@ -137,13 +137,13 @@ func TestSource(t *testing.T) {
 	works(t, other, otherServer)
 }
 
-// A source whose connections are all busy gets no further one, and others do.
+// A source whose connections are all busy gets no further one. Other sources do.
 func TestSourceIsBusy(t *testing.T) {
 	l, dial, in := open(t, Options{Total: 10, Source: 1})
 	client := dial("127.0.0.2")
 	server := come(t, in)
 	server.hold()
-	// The connection may be reset before the client knows that it has one.
+	// The connection may be reset before the client knows of it.
 	if c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}).Dial("tcp", l.Addr().String()); err == nil {
 		defer c.Close()
 		closed(t, c)
@@ -159,7 +159,7 @@ func TestSourceIsBusy(t *testing.T) {
 	closed(t, client)
 }
 
-// Where all connections are busy a further one waits, and is not lost.
+// If all connections are busy, a further one waits and is not lost.
 func TestAllAreBusy(t *testing.T) {
 	l, dial, in := open(t, Options{Total: 1})
 	dial("127.0.0.1")
@@ -169,11 +169,11 @@ func TestAllAreBusy(t *testing.T) {
 	select {
 	case <-in:
 		t.Fatal("a connection was let in beyond the bound")
-	case <-time.After(50 * time.Millisecond): // it cannot be seen that nothing happens
+	case <-time.After(50 * time.Millisecond): // a short wait must suffice to see that no connection is accepted
 	}
 	server.Close()
 	works(t, client, come(t, in))
-	// A listener that ends does not wait.
+	// A listener that is closed does not wait.
 	dial("127.0.0.3")
 	l.Close()
 	for range in {
@@ -193,8 +193,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Clients that send parts of a header do not keep out one that sends all of it, and the
-// answer that is being sent is not cut off.
+// Clients that send parts of a header do not keep out a client with a complete one, and do not cut
+// off the answer in progress.
 func TestSlowHeaders(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -255,7 +255,7 @@ func TestSlowHeaders(t *testing.T) {
 	}
 }
 
-// A client that takes nothing of an answer does not hold its connection.
+// A client that does not read an answer does not hold its connection.
 func TestStall(t *testing.T) {
 	for _, how := range []string{"Write", "ReadFrom"} {
 		_, dial, in := open(t, Options{Total: 10, Stall: 50 * time.Millisecond})
@@ -281,7 +281,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// What is written in pieces arrives whole.
+// Data that is written in pieces arrives complete.
 func TestPieces(t *testing.T) {
 	_, dial, in := open(t, Options{Total: 10, Stall: limit})
 	client := dial("127.0.0.1")

@@ -14,7 +14,7 @@ import (
 	"premix/internal/kit/mountinfo"
 )
 
-// Of the cgroups of a process those of tasks are left, to where the outermost premix is.
+// leave moves a process out of the cgroups of tasks, to the cgroup of the outermost premix.
 func TestLeave(t *testing.T) {
 	root := t.TempDir()
 	mounts := []mountinfo.Mount{

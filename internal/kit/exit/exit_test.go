@@ -16,7 +16,7 @@ func (e *coded) Error() string  { return "coded" }
 func (e *coded) Unwrap() error  { return e.err }
 func (e *coded) ExitCode() Code { return e.code }
 
-// other has a method of the same name, as *os/exec.ExitError has.
+// other has a method with the same name, as *os/exec.ExitError does.
 type other struct{}
 
 func (other) Error() string { return "other" }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNew checks that a page is whole, and that its title cannot leave the title.
+// TestNew checks that a page is complete, and that its title is escaped.
 func TestNew(t *testing.T) {
 	p, err := New(`{{head .Title}}<p>{{twice .Text}}</p></body></html>`, ".own { color: var(--text); }\n",
 		map[string]any{"twice": func(s string) string { return s + s }})
@@ -28,8 +28,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestColours checks that light, dark and paper define the same colours, and that the base
-// style uses no other.
+// TestColours checks that the light, dark and paper schemes define the same colours, and that the
+// base style uses only these.
 func TestColours(t *testing.T) {
 	name := regexp.MustCompile(`--[a-z]+`)
 	var sets [3]map[string]bool

@@ -31,7 +31,7 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
-// all are the whole lines of a file, and where they end.
+// all returns the complete lines of a file, and their end.
 func all(t *testing.T, f *os.File) (string, int64) {
 	t.Helper()
 	var b strings.Builder
@@ -53,7 +53,8 @@ func size(t *testing.T, f *os.File) int64 {
 	return info.Size()
 }
 
-// A file that is cut at any byte has its whole lines, and takes the next one behind them.
+// A file that is cut at any byte keeps its complete lines, and the next line is appended after
+// them.
 func TestEveryCut(t *testing.T) {
 	const text = "one\n\nthree and more\n"
 	for cut := 0; cut <= len(text); cut++ {
@@ -72,8 +73,8 @@ func TestEveryCut(t *testing.T) {
 	}
 }
 
-// A process that is killed while it appends leaves any beginning of the text, which is no
-// line for those who read, and goes with the next one.
+// A process that is killed while it appends leaves a prefix of the text. Readers ignore it, and the
+// next append replaces it.
 func TestKilledWhileItAppends(t *testing.T) {
 	defer func() { writeAt = (*os.File).WriteAt }()
 	const text = "one\ntwo\n"
@@ -93,7 +94,8 @@ func TestKilledWhileItAppends(t *testing.T) {
 			t.Error("it lives")
 		}()
 		writeAt = (*os.File).WriteAt
-		// A writer that read before the kill does not know of a line that came through.
+		// A writer that last read before the kill does not know of a complete line from the killed
+		// process.
 		_, err = Append(f, end, []byte("three\n"), true)
 		must(t, err)
 		if got, _ := all(t, f); got != "header\nthree\n" {
@@ -102,7 +104,7 @@ func TestKilledWhileItAppends(t *testing.T) {
 	}
 }
 
-// Whatever fails, nothing of the text stays.
+// If a call fails, no part of the text stays.
 func TestFaults(t *testing.T) {
 	defer func() { writeAt, fdatasync = (*os.File).WriteAt, unix.Fdatasync }()
 	for name, set := range map[string]func(){
@@ -144,7 +146,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A file that was cut behind its writer's back gets no hole.
+// A file that was shortened by another process gets no hole.
 func TestShorter(t *testing.T) {
 	f := open(t, filepath.Join(t.TempDir(), "log"))
 	end, err := Append(f, 0, []byte("one\n"), true)
@@ -155,7 +157,7 @@ func TestShorter(t *testing.T) {
 	}
 }
 
-// Space reserved behind the end stays with each line.
+// Space reserved after the end is kept with each line.
 func TestReserved(t *testing.T) {
 	f := open(t, filepath.Join(t.TempDir(), "log"))
 	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20); err != nil {
@@ -170,7 +172,7 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// Writers that take turns by a lock lose no line of one another, while a reader follows.
+// Writers that take turns with a lock do not lose each other's lines while a reader follows.
 func TestTwoWriters(t *testing.T) {
 	const each = 300
 	path := filepath.Join(t.TempDir(), "log")
@@ -189,7 +191,7 @@ func TestTwoWriters(t *testing.T) {
 				if end, err = Read(f, end, func([]byte, int64) error { return nil }); err == nil {
 					end, err = Append(f, end, fmt.Appendf(nil, "%d %d\n", w, n), false)
 				}
-				if n%7 == 0 { // as of a process that was killed
+				if n%7 == 0 { // as from a killed process
 					_, werr := f.WriteAt([]byte("half a li"), end)
 					err = errors.Join(err, werr)
 				}
@@ -229,7 +231,7 @@ func TestTwoWriters(t *testing.T) {
 	}
 }
 
-// replaced is a file in which another writer replaces a torn end during the first reading.
+// replaced is a file in which another writer replaces a torn end during the first read.
 type replaced struct {
 	torn, whole string
 	readings    int
@@ -243,7 +245,7 @@ func (r *replaced) ReadAt(b []byte, at int64) (int, error) {
 	return strings.NewReader(text).ReadAt(b, at)
 }
 
-// A reader without the writers' lock never joins the beginning of a line to another's end.
+// A reader without the writers' lock never joins the beginning of one line to the end of another.
 func TestReplacedWhileRead(t *testing.T) {
 	for _, torn := range []string{"task 1", "task 1 exit 0\ntask", strings.Repeat("y", 1<<20)} {
 		whole := strings.Repeat("x", len(torn)) + " 1\ntask 3 exit 0\n"
@@ -258,7 +260,7 @@ func TestReplacedWhileRead(t *testing.T) {
 	}
 }
 
-// Lines of any length are read, and an error of the caller ends the reading before its line.
+// Lines of any length are read. An error of the callback ends the reading before its line.
 func TestRead(t *testing.T) {
 	long := bytes.Repeat([]byte("x"), 1<<20)
 	text := append(append([]byte("one\n"), long...), "\nthree\nhalf"...)

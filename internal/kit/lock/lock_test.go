@@ -20,7 +20,8 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
-// Time stands still in a bubble until everybody waits: nothing depends on the machine.
+// The time of the test is simulated: it advances only while all goroutines wait, so that the result
+// does not depend on the machine.
 func TestTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")
@@ -33,8 +34,8 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// A lock whose holder has gone is had, though a process that it was about to start has the
-// file open for a moment longer.
+// Take gets a lock whose holder has gone, even if a child process keeps the file open for a moment
+// longer.
 func TestSharedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")

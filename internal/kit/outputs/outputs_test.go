@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 		"text":    "<svg></svg>\n" + Mark,
 		"sheet":   "sample,reads\na,a.fastq # premix profile 2\n",
 		"foreign": "<!doctype html>\n<html><p>premix</p></html>",
-		"parquet": "PAR1premix.files.format" + strings.Repeat("x", 20) + "\x14\x00\x00\x00PAR1", // of data, not of metadata
+		"parquet": "PAR1premix.files.format" + strings.Repeat("x", 20) + "\x14\x00\x00\x00PAR1", // in the data, not in the metadata
 		"swf":     "; Version: 2.2\n; Conversion: another\n",
 		"figure":  "<svg></svg>\n",
 	}

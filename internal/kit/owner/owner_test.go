@@ -15,7 +15,7 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-const stranger = 61001 // a user who has no account
+const stranger = 61001 // a user without an account
 
 func needRoot(t *testing.T) {
 	t.Helper()
@@ -112,7 +112,7 @@ func TestMakePrivate(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(base, "a")); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
-	// A link above the directory is one of another user who came first.
+	// The link above the directory could belong to another user who made it first.
 	if err := os.Symlink(dir, filepath.Join(base, "l")); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestOpenFile(t *testing.T) {
 	f.Close()
 }
 
-// In a directory where others can make names, a file with several may be another one of
+// In a directory in which others can make names, a file with several names may be another file of
 // this user.
 func TestOpenFileNames(t *testing.T) {
 	dir := t.TempDir()
@@ -203,7 +203,7 @@ func TestOpenFileNames(t *testing.T) {
 			}
 		}
 	}
-	// Nothing is truncated before the refusal.
+	// The file is not truncated before the refusal.
 	if err := os.Chmod(filepath.Dir(lock), 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestReadSecret(t *testing.T) {
 	}
 }
 
-// A file of another user is not a secret, even where root can read it.
+// A file of another user is not a secret, even if root can read it.
 func TestSecretOfAnother(t *testing.T) {
 	needRoot(t)
 	path := filepath.Join(t.TempDir(), "secret")

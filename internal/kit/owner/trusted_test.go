@@ -51,7 +51,7 @@ func TestTrusted(t *testing.T) {
 	} {
 		dir := filepath.Join(path, string(rune('a'+i)))
 		must(os.MkdirAll(filepath.Join(dir, "sub", "run"), 0o700), os.Chown(dir, c.uid, c.gid), os.Chmod(dir, c.mode))
-		// A user who can rename sub leads root elsewhere, just as one who can change run.
+		// A user who can rename sub can redirect root, as can a user who can change run.
 		for _, at := range []string{dir, filepath.Join(dir, "sub"), filepath.Join(dir, "sub", "run"), filepath.Join(dir, "sub", "run", "none")} {
 			err := Trusted(at)
 			if c.good && err != nil {
@@ -62,7 +62,8 @@ func TestTrusted(t *testing.T) {
 			}
 		}
 	}
-	// A link of another user may lead elsewhere in a moment; one of root leads to its target.
+	// A link of another user may change its target at any time; a link of root counts as its
+	// target.
 	link := func(name, to string) string {
 		t.Helper()
 		must(os.Symlink(to, filepath.Join(path, name)))
@@ -102,7 +103,7 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// Root of a namespace with one user is that user, unless it is root outside.
+// Root in a namespace with one user is that user, unless it is root outside.
 func TestOneUser(t *testing.T) {
 	for text, want := range map[string]bool{
 		"         0       1000          1\n": true,
@@ -120,7 +121,7 @@ func TestOneUser(t *testing.T) {
 	}
 }
 
-// What is refused is not made.
+// MkdirAll does not make a directory that it refuses.
 func TestMkdirAll(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()

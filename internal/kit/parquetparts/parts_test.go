@@ -10,8 +10,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// TestParts puts a file together by hand, with one page of integers, and reads it by the
-// library.
+// TestParts assembles a file by hand, with one page of integers, and reads it with the library.
 func TestParts(t *testing.T) {
 	type row struct {
 		N int64 `parquet:"n"`
@@ -48,7 +47,7 @@ func TestParts(t *testing.T) {
 	if err != nil || len(rows) != len(want) || rows[0] != want[0] || rows[2] != want[2] {
 		t.Errorf("%v, %v", rows, err)
 	}
-	// The checksum is that of the body: a bit that fell over is told.
+	// The checksum covers the body: a flipped bit is detected.
 	file[len(Magic)+int(size)-1] ^= 1
 	if rows, err := parquet.Read[row](bytes.NewReader(file), int64(len(file))); err == nil {
 		t.Errorf("a damaged page was read: %v", rows)

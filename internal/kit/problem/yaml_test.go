@@ -48,7 +48,7 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// What yaml.v3 finds when it fills in types is told without these.
+// Words removes the Go types from the errors of yaml.v3.
 func TestWords(t *testing.T) {
 	var into struct {
 		Cores int
@@ -64,7 +64,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// Keys may be any; values may be aliases; a text is a scalar that says something.
+// Any keys are allowed, values may be aliases, and a text is a scalar that is not empty.
 func TestMapping(t *testing.T) {
 	p := Collector{File: "f"}
 	root := p.YAML([]byte("a: &x word\nb: *x\nc: [1]\nd:\ne: 1.10\n"), Document{Name: "sheet"})

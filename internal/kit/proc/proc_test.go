@@ -28,7 +28,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// A real process is seen in each of its states.
+// TestProcess observes a real process in each of its states.
 func TestProcess(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -82,7 +82,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A process that is stopped is resumed, killed at the third time, and seen to be dead.
+// Watch resumes a stopped process, kills it at the third stop, and notices that it is dead.
 func TestWatch(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {
@@ -107,7 +107,7 @@ func TestWatch(t *testing.T) {
 		}, func() {
 			select {
 			case did <- "dead":
-			default: // it was said often enough
+			default: // enough reports are in the channel
 			}
 		})
 	}()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// All who ask get the same expression, whoever asks first.
+// All callers get the same expression, whichever of them is first.
 func TestLazy(t *testing.T) {
 	form := Lazy(`^a+$`)
 	got := make([]*regexp.Regexp, 8)
@@ -25,7 +25,7 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// What is no expression is told when it is used, and not before.
+// An invalid expression causes a panic at its first use, not before.
 func TestNone(t *testing.T) {
 	form := Lazy(`(`)
 	defer func() {

@@ -34,7 +34,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A printed size is read again, and is off by no more than its last digit.
+// A printed size can be parsed, and differs from the original only in its last digit.
 func TestSizeIsRead(t *testing.T) {
 	for n := int64(1); n > 0 && n < math.MaxInt64/3; n = n*3 + 1 {
 		back, err := ParseSize(Size(n))

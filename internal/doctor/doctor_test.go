@@ -21,7 +21,7 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
-// The kernel of Debian 12 serves trees by FUSE, and the check says so.
+// The kernel of Debian 12 serves trees with FUSE, and the check reports it.
 func TestOldKernel(t *testing.T) {
 	c := erofs("6.1.0-28-amd64")
 	if c.OK || !strings.Contains(c.Detail, "FUSE") || !strings.Contains(c.Detail, "6.12") || c.Hint == "" {
@@ -56,7 +56,7 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// TestFeatures compares the table with the page that has it.
+// TestFeatures compares the table with the one in the documentation.
 func TestFeatures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/features.md")
 	if err != nil || !strings.Contains(string(page), Table()) {
@@ -64,7 +64,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// Each check has a text, and a hint only where it is not met.
+// Each check has a text, and a hint only if it failed.
 func TestRun(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Run(t.Context()) {

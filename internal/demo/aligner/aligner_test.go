@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Each aligned read is at a place of the reference as text from which it differs as stated,
-// and nearly all reads are aligned, on both strands.
+// Each aligned read differs as stated from the text of the reference at its position. Almost all
+// reads are aligned, on both strands.
 func TestAlign(t *testing.T) {
 	dir := t.TempDir()
 	r := NewReference(1_000_003)
@@ -26,7 +26,7 @@ func TestAlign(t *testing.T) {
 	if head != ">demo" || len(sequence) != r.length {
 		t.Fatalf("%s, %d bases", head, len(sequence))
 	}
-	// A read that is nowhere, and one at each end.
+	// One read does not occur in the reference, and one is at each end of it.
 	fmt.Fprintf(&reads, "@nowhere\n%s\n+\n%s\n@first\n%s\n+\n%s\n@last\n%s\n+\n%s\n", strings.Repeat("A", 150), strings.Repeat("I", 150),
 		sequence[:150], strings.Repeat("I", 150), sequence[len(sequence)-150:], strings.Repeat("I", 150))
 	ref, fq := filepath.Join(dir, "ref"), filepath.Join(dir, "reads")

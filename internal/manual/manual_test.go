@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is a small command tree with everything that the pages have to escape.
+// program returns a small command tree with everything that the pages must escape.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "tool", Short: "Do things"}
 	root.PersistentFlags().Bool("json", false, "print JSON")
@@ -47,7 +47,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// man(1) shows the words of a page as they were given, and groff has no complaint.
+// man(1) shows the words of a page unchanged, and groff reports no warnings.
 func TestMan(t *testing.T) {
 	groff, err := exec.LookPath("groff")
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// FuzzVerify verifies releases whose digests, signature and file are arbitrary. None may be
-// accepted unless it is the signed one.
+// FuzzVerify verifies releases with arbitrary digests, signatures and files. Only the signed
+// release may be accepted.
 func FuzzVerify(f *testing.F) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	// SHA-256 of the one letter a.
+	// SHA-256 of the letter a.
 	const sums = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  a\n"
 	signature := ed25519.Sign(private, []byte(sums))
 	f.Add([]byte(sums), signature, []byte("a"))

@@ -16,7 +16,7 @@ import (
 	"premix/internal/kit/exit"
 )
 
-// made makes a release of two files, one in a directory, and returns its directory and key.
+// made makes a release of two files, one of them in a directory, and returns its directory and key.
 func made(t *testing.T) (dir string, public ed25519.PublicKey, private ed25519.PrivateKey) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
@@ -94,7 +94,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// openssl writes keys and signatures that this package accepts, and verifies ours.
+// openssl writes keys and signatures that this package accepts, and verifies signatures of this
+// package.
 func TestOpenSSL(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("openssl is missing: apt-get install openssl")

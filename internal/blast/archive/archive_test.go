@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// hsp is an alignment as BLAST+ lays it out.
+// hsp returns an alignment in the layout of BLAST+.
 func hsp(query, oid, score int, evalue, name string) string {
 	return fmt.Sprintf(`{
         type partial,
@@ -38,7 +38,7 @@ func hsp(query, oid, score int, evalue, name string) string {
       }`, score, name, evalue, query, oid)
 }
 
-// made is an archive of some queries.
+// made returns an archive of some queries.
 func made(queries, hitlist int, alignments ...string) string {
 	var b strings.Builder
 	b.WriteString("Blast4-archive ::= {\n  request {\n    body queue-search {\n      queries bioseq-set {\n        seq-set {\n")
@@ -46,7 +46,7 @@ func made(queries, hitlist int, alignments ...string) string {
 		if q > 0 {
 			b.WriteString(",\n")
 		}
-		// Strings with all that might be taken for something else.
+		// The strings contain text that could be mistaken for other parts of the archive.
 		fmt.Fprintf(&b, "          seq {\n            id {\n              local str \"Query_%d\"\n            },\n            descr {\n              title \"a \"\"b\"\" } , { results {\n alignments {\"\n            }\n          }", q+1)
 	}
 	fmt.Fprintf(&b, "\n        }\n      },\n      algorithm-options {\n        {\n          name \"HitlistSize\",\n          value integer %d\n        }\n      }\n    }\n  },\n  results {\n    alignments {\n", hitlist)
@@ -96,7 +96,7 @@ func merged(sources ...Source) (string, error) {
 	}
 }
 
-// One source comes out as it went in.
+// A single source is written unchanged.
 func TestRoundTrip(t *testing.T) {
 	text := made(2, 5, hsp(1, 7, 50, "1, 10, -9", "e_value"), hsp(2, 3, 40, "0, 10, 0", "e_value")) + made(1, 5) + made(1, 5, hsp(1, 0, 3, "5, 10, 0", "sum_e"))
 	got, err := merged(Source{Archives: strings.NewReader(text)})
@@ -117,7 +117,7 @@ func TestOrder(t *testing.T) {
 		hsp(1, 1, 30, "1, 10, -2", e),
 		hsp(2, 1, 30, "1, 10, -2", e))
 	b := made(2, 3,
-		hsp(1, 0, 95, "1, 10, -190", e), // 0 too, with a better score
+		hsp(1, 0, 95, "1, 10, -190", e), // also 0, with a better score
 		hsp(1, 2, 50, "1, 10, -20", e))  // a tie: the higher OID comes first
 	want := made(2, 3,
 		hsp(1, 10, 95, "1, 10, -190", e),
@@ -133,8 +133,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Hits of linked HSPs, whose first one, of the best e-value, has not the best score: the order
-// depends on whether all hits have a place.
+// In a hit of linked HSPs, the first HSP has the best e-value but not the best score. The order of
+// these hits depends on whether all hits have a place.
 func TestOrderOfLinked(t *testing.T) {
 	const e = "sum_e"
 	linked := []string{hsp(1, 1, 70, "1, 10, -200", e), hsp(1, 1, 90, "1, 10, -100", e)}
@@ -155,7 +155,7 @@ func TestOrderOfLinked(t *testing.T) {
 	}
 }
 
-// Sources that do not belong together, and ones that end early, are refused.
+// Sources that do not match, and truncated sources, are refused.
 func TestRefused(t *testing.T) {
 	for name, sources := range map[string][]string{
 		"other queries":   {made(1, 5), made(2, 5)},
@@ -177,8 +177,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An archive without the sequences of its queries, as of one that BLAST+ calls
-// swissprot { accession "P03928" }.
+// The archive has no sequences of its queries, as if BLAST+ had recognised a query as swissprot {
+// accession "P03928" }.
 func TestNoQueries(t *testing.T) {
 	text := made(1, 5)
 	from, to := strings.Index(text, "bioseq-set {"), strings.Index(text, "      algorithm-options")
@@ -203,7 +203,8 @@ func TestGappedAsUngapped(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, the reader ends, and what it accepts twice is the same.
+// FuzzReader checks that the reader ends on any input, and that merging accepted output again does
+// not change it.
 func FuzzReader(f *testing.F) {
 	f.Add(made(2, 5, hsp(1, 7, 50, "1, 10, -9", "e_value"), hsp(2, 3, 40, "0, 10, 0", "sum_e")))
 	f.Add(made(1, 0))

@@ -55,7 +55,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Whatever the sizes: a plan is a permutation of the nodes for each fragment, and fits.
+// For any sizes a plan is a permutation of the nodes for each fragment, and fits.
 func TestOrderRandomly(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	planned := 0
@@ -123,7 +123,7 @@ func TestDistribute(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
-	// Every fragment is in exactly one share, of a node that has it.
+	// Every fragment is in exactly one share, which belongs to a node with this fragment.
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 1000 {
 		n := 1 + r.IntN(30)

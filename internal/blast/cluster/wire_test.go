@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// body returns what frames send.
+// body returns the bytes that frames send.
 func body(t testing.TB, send func(*frames)) []byte {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -34,7 +34,7 @@ func TestFrames(t *testing.T) {
 	if err != nil || e.Code != 3 || string(e.Stderr) != "a warning" || !bytes.Equal(out.Bytes(), text) || alive != 5 {
 		t.Errorf("%+v, %v, %d bytes, %d frames", e, err, out.Len(), alive)
 	}
-	// No part of an answer counts as an answer.
+	// A partial answer does not count as an answer.
 	short := body(t, func(f *frames) {
 		if _, err := f.Write([]byte("0123456789")); err != nil {
 			t.Fatal(err)

@@ -22,8 +22,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// home makes a directory of databases, with one in memory beside it that is gone
-// after the test.
+// home makes a directory of databases, and a directory in memory that is removed after the test.
 func home(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"makeblastdb", "blastn"} {
@@ -40,8 +39,7 @@ func home(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "blast")
 }
 
-// sequences writes n sequences of lengths that vary, and returns the file and its
-// letters.
+// sequences writes n sequences of varying lengths, and returns the file and the number of letters.
 func sequences(t *testing.T, alphabet string, n int) (path string, letters int64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, uint64(n)))
@@ -53,7 +51,7 @@ func sequences(t *testing.T, alphabet string, n int) (path string, letters int64
 		for at := 0; at < length; at++ {
 			b.WriteByte(alphabet[r.IntN(len(alphabet))])
 			if at == 100 {
-				b.WriteString(strings.Repeat("A", 60)) // which maskers mask
+				b.WriteString(strings.Repeat("A", 60)) // low complexity, which maskers mask
 				letters += 60
 			}
 			if at%70 == 69 {
@@ -115,8 +113,8 @@ func open(t *testing.T, home, name string) *database.Database {
 	return d
 }
 
-// The whole is what makeblastdb makes of the input at once, and each fragment is
-// searched with its statistics.
+// The whole database is equal to the result of makeblastdb on the whole input, and searches of each
+// fragment use the statistics of the whole.
 func TestAddEqualsOneDatabase(t *testing.T) {
 	for _, c := range []struct {
 		kind     database.Type
@@ -171,7 +169,7 @@ func TestAddEqualsOneDatabase(t *testing.T) {
 			if got, want := tool(t, "blastdbcmd", "-db", d.Whole, "-dbtype", string(c.kind), "-entry", "all", "-outfmt", "%o %a %l %t"), tool(t, "blastdbcmd", "-db", plain, "-dbtype", string(c.kind), "-entry", "all", "-outfmt", "%o %a %l %t"); got != want {
 				t.Errorf("entries are\n%s\ninstead of\n%s", got, want)
 			}
-			// The statistics of the whole stand at the end of each fragment's result.
+			// The statistics of the whole database are at the end of each fragment's result.
 			tail := func(s string) string {
 				_, s, _ = strings.Cut(s, "Effective search space used")
 				return s
@@ -193,7 +191,7 @@ func TestAddEqualsOneDatabase(t *testing.T) {
 	}
 }
 
-// Equal input gives an equal tree, which the store has once.
+// Equal input gives an equal tree, which the store keeps once.
 func TestReproducible(t *testing.T) {
 	home := home(t)
 	path, _ := sequences(t, bases, 20)
@@ -273,7 +271,7 @@ func TestExisting(t *testing.T) {
 		if n := strings.Count(all(d.Fragments[0].Path), "\n"); int64(n) != d.Fragments[0].Sequences {
 			t.Errorf("%d of %d entries", n, d.Fragments[0].Sequences)
 		}
-		// More fragments than volumes only by formatting afresh.
+		// Without a new formatting a database cannot have more fragments than volumes.
 		_, _, err := database.Add(t.Context(), home, database.AddOptions{Name: name + "b", Source: filepath.Join(dir, "old"), Fragments: 39})
 		wantKind(t, err, database.Use)
 		add(t, home, database.AddOptions{Name: name + "b", Source: filepath.Join(dir, "old"), Fragments: 39, Recut: true})
@@ -283,7 +281,7 @@ func TestExisting(t *testing.T) {
 	}
 }
 
-// What was published is used where it lies.
+// A published database is used in place.
 func TestAdopt(t *testing.T) {
 	home := home(t)
 	path, _ := sequences(t, bases, 10)
@@ -359,8 +357,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// What a search maps, as /proc/PID/maps tells, is the copy in memory and nothing else of
-// the database.
+// A search maps only the copy in memory, according to /proc/PID/maps.
 func TestSearchesMapMemory(t *testing.T) {
 	home := home(t)
 	path, _ := sequences(t, bases, 400)
@@ -369,7 +366,7 @@ func TestSearchesMapMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := open(t, home, "x")
-	// It has its database open and waits for queries.
+	// The search opens its database and waits for queries.
 	in, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -384,9 +381,10 @@ func TestSearchesMapMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// More than one batch, and the pipe stays open: it has searched and is there.
+	// The queries fill more than one batch, and the pipe stays open, so the process searches and
+	// does not end.
 	finished := make(chan error, 1)
-	go func() { // ends when the pipe is closed at the latest
+	go func() { // ends at the latest when the pipe is closed
 		for range 8 {
 			if _, err := w.Write(text); err != nil {
 				finished <- err
@@ -442,7 +440,8 @@ func TestWarm(t *testing.T) {
 		t.Errorf("%+v, %d bytes", r, desc.Bytes())
 	}
 	warm := open(t, home, "x")
-	// Who has the local copy mapped is named: it stays in the page cache for them.
+	// Warm reports the processes that map the local copy, because their mappings keep it in the
+	// page cache.
 	f, err := os.Open(filepath.Join(home, "x", "data", desc.Files[len(desc.Files)-1].Name))
 	if err != nil {
 		t.Fatal(err)
@@ -465,8 +464,7 @@ func TestWarm(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 
-	// As after a reboot: memory is empty, the local copy is used until it is filled
-	// again.
+	// After a reboot memory is empty, and the local copy is used until memory is filled again.
 	warm.Close()
 	if err := os.RemoveAll(os.Getenv("PREMIX_BLAST_RAM")); err != nil {
 		t.Fatal(err)
@@ -479,7 +477,7 @@ func TestWarm(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 
-	// An evict waits for who searches there; who comes meanwhile is not kept waiting.
+	// An evict waits for running searches. New searches do not wait for it.
 	warm = open(t, home, "x")
 	done := make(chan error)
 	go func() {

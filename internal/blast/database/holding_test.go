@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// holdingOf opens holdings in memory, and a database of three fragments of one volume each,
-// with a file that all share.
+// holdingOf opens holdings in memory, and a database of three fragments with one volume each and a
+// shared file.
 func holdingOf(t *testing.T) (dir string, h *Holdings, x *Holding) {
 	t.Helper()
 	shm, err := os.MkdirTemp("/dev/shm", "premix-test-")
@@ -80,7 +80,7 @@ func TestHolding(t *testing.T) {
 	if _, err := x.Open(0, 2); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("open of a fragment that is not here: %v", err)
 	}
-	// A second process cannot have them, and one that comes later finds them.
+	// A second process cannot open the holdings at the same time. A later process finds them.
 	if _, err := OpenHoldings(dir); err == nil {
 		t.Error("two processes have the same fragments")
 	}
@@ -97,7 +97,7 @@ func TestHolding(t *testing.T) {
 	if x = h.Get("db", "0123"); x == nil || !slices.Equal(x.Fragments(), []int{0, 2}) || len(h.All()) != 1 {
 		t.Fatalf("after a restart: %+v", h.All())
 	}
-	// A fragment that is in use stays, and no other search gets it.
+	// A fragment in use stays until it is closed, and no other search gets it.
 	d, err := x.Open(2, 3)
 	if err != nil {
 		t.Fatal(err)

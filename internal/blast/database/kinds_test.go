@@ -6,7 +6,7 @@ import (
 	"premix/internal/blast/database"
 )
 
-// What is known of a database is looked up again when another one has its name.
+// Cached properties of a database are read again after another database has taken its name.
 func TestKinds(t *testing.T) {
 	home := home(t)
 	path, _ := sequences(t, bases, 10)

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever maps a file at an address that fits gets its large pages, and the bytes are
-// what they were.
+// A process that maps a file at an aligned address gets large pages, and the bytes are unchanged.
 func TestLargePages(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "premix-large-")
 	if err != nil {
@@ -26,7 +25,7 @@ func TestLargePages(t *testing.T) {
 	if err := os.WriteFile(path, want, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel's answer is the same for a wrong address, so it is not what decides.
+	// The kernel returns the same result for a wrong address, so the test checks the setting.
 	const setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 	if text, err := os.ReadFile(setting); err != nil || strings.Contains(string(text), "[deny]") {
 		t.Skipf("this kernel makes no large pages of files in memory: %s says %q (%v)", setting, text, err)

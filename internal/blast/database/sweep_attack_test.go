@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pipe in the place of a lock keeps nobody waiting, and a link leads nowhere.
+// A pipe in the place of a lock does not block, and a link is not followed.
 func TestAttackSweep(t *testing.T) {
 	home := t.TempDir()
 	for name, plant := range map[string]func(string) error{

@@ -103,7 +103,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Duplicates are found among many ids, and none are seen where there are none.
+// Duplicates are found among many IDs, and unique IDs are not reported.
 func TestDuplicatesAmongMany(t *testing.T) {
 	var b bytes.Buffer
 	const n = 200_000
@@ -170,7 +170,7 @@ func TestOpen(t *testing.T) {
 func FuzzCheck(f *testing.F) {
 	f.Add([]byte(">a\nACGT\r\n;x\n>b\n\nN"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// How a stream is cut into reads makes no difference.
+		// The division of a stream into reads makes no difference.
 		read := func(r io.Reader) string {
 			var got strings.Builder
 			sum, err := fasta.Check(r, "x", fasta.Options{}, func(s fasta.Sequence) error {

@@ -19,7 +19,7 @@ import (
 	"premix/internal/blast/database"
 )
 
-// needBLAST skips a test where BLAST+ is not installed.
+// needBLAST skips a test if BLAST+ is not installed.
 func needBLAST(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"blastn", "blastp", "blast_formatter", "makeblastdb"} {
@@ -29,10 +29,10 @@ func needBLAST(t *testing.T) {
 	}
 }
 
-// soak tells whether the whole matrix is wanted: make soak-blast.
+// soak reports whether to run the whole matrix: make soak-blast.
 func soak() bool { return os.Getenv("PREMIX_SOAK") == "blast" }
 
-// nth is N where PREMIX_SOAK_NTH=N asks for each Nth cell of a matrix only; else 1.
+// nth returns N if PREMIX_SOAK_NTH=N selects each Nth cell of a matrix, and 1 otherwise.
 func nth(t *testing.T) int {
 	t.Helper()
 	s := os.Getenv("PREMIX_SOAK_NTH")
@@ -47,19 +47,19 @@ func nth(t *testing.T) int {
 	return n
 }
 
-// late tells that the time of the test is nearly over: what has been compared is told, and
-// that it was not all.
+// late reports whether the time of the test is nearly over. The test then logs the number of
+// compared cells and that it is incomplete.
 func late(t *testing.T) bool {
 	t.Helper()
 	end, ok := t.Deadline()
-	if !ok || time.Until(end) > 2*time.Minute { // as long as a cell may take beside other work
+	if !ok || time.Until(end) > 2*time.Minute { // the longest time of a cell on a busy machine
 		return false
 	}
 	t.Error("the time is over, and cells are left: give more with -timeout")
 	return true
 }
 
-// dna and peptide are sequences of a generator with a seed.
+// dna and peptide return random sequences.
 func dna(r *rand.Rand, n int) string { return letters(r, n, "ACGT") }
 
 func peptide(r *rand.Rand, n int) string {
@@ -74,7 +74,7 @@ func letters(r *rand.Rand, n int, alphabet string) string {
 	return string(b)
 }
 
-// mutated changes every nth letter or so, and leaves some out.
+// mutated changes or removes about one letter in every.
 func mutated(r *rand.Rand, s string, every int, alphabet string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -89,7 +89,7 @@ func mutated(r *rand.Rand, s string, every int, alphabet string) string {
 	return b.String()
 }
 
-// genes are what generated databases and queries have in common.
+// genes are sequences that generated databases and queries share.
 type genes struct {
 	dna, protein []string
 }
@@ -111,8 +111,8 @@ func newGenes(r *rand.Rand, n int) *genes {
 	return g
 }
 
-// generated writes databases with families of similar sequences, with duplicates, and so
-// with ties, and with sequences that are alike but for their order.
+// generated returns families of similar sequences as FASTA, with duplicates, which lead to ties,
+// and with sequences that differ only in the order of their parts.
 func generated(r *rand.Rand, g *genes, protein bool, families int) string {
 	var b strings.Builder
 	base, alphabet := g.dna, "ACGT"
@@ -136,7 +136,7 @@ func generated(r *rand.Rand, g *genes, protein bool, families int) string {
 	return b.String()
 }
 
-// corpus is a database cut in several ways, and queries.
+// corpus is a database that is divided in several ways, and queries.
 type corpus struct {
 	name    string
 	kind    database.Type
@@ -185,7 +185,7 @@ func (c *corpus) query(t *testing.T, name, fasta string) {
 	c.queries[name] = path
 }
 
-// answer is what a search printed.
+// answer is the output and the status of a search.
 type answer struct {
 	stdout, stderr string
 	code           int
@@ -233,8 +233,8 @@ func searched(t *testing.T, program string, d *database.Database, args []string,
 	} else if err != nil {
 		t.Fatalf("%s %q: %v", program, args, err)
 	}
-	// Which option sets make BLAST+ warn of a query depends on the query, and so do its
-	// batches and what archives hold; see TestWholeDatabase and TestKnownQueries.
+	// Whether BLAST+ warns of a query depends on the query, as do its batches and the contents of
+	// archives; see TestWholeDatabase and TestKnownQueries.
 	said := notes.String()
 	known := func(why string) bool { return strings.Contains(said, why) }
 	if said != "" && !known("reports repeat") && !known("writes archives of as many queries") && !known("writes archives without them") {
@@ -261,9 +261,9 @@ func differ(a, b string) string {
 	return ""
 }
 
-// formats are those that are promised to be equal.
+// formats are the formats for which equal output is promised.
 //
-// A search with -outfmt 17 is that of SAM, which BLAST+ makes of blastn only.
+// The format 17 is SAM, which BLAST+ supports only in blastn.
 var formats = []string{"0", "5", "6", "7", "10", "11", "15", "17", "6 qseqid sseqid stitle qlen slen pident positive qcovs qcovhsp qseq sseq btop sstart send evalue bitscore score"}
 
 func formatsOf(program string) []string {
@@ -276,7 +276,7 @@ func formatsOf(program string) []string {
 	return list
 }
 
-// counts of a matrix.
+// counts are the numbers of equal and of all cells in a matrix.
 type counts struct{ same, all int }
 
 func (c *corpus) compare(t *testing.T, n *counts, program, query string, args []string) {
@@ -284,7 +284,7 @@ func (c *corpus) compare(t *testing.T, n *counts, program, query string, args []
 	c.compareCuts(t, n, program, query, args, c.cuts)
 }
 
-// turn is one of the cuts, another one each time: the nth.
+// turn returns the nth of the divisions in rotation.
 func (c *corpus) turn(n int) map[int]*database.Database {
 	k := slices.Sorted(maps.Keys(c.cuts))[n%len(c.cuts)]
 	return map[int]*database.Database{k: c.cuts[k]}
@@ -312,7 +312,7 @@ func (c *corpus) compareCuts(t *testing.T, n *counts, program, query string, arg
 	}
 }
 
-// The programs whose names take a kind of database and a kind of query.
+// programs lists the programs, with the kind of database and the kind of query that they take.
 var programs = []struct {
 	name     string
 	db       database.Type
@@ -354,9 +354,10 @@ func TestConformanceGenerated(t *testing.T) {
 	matrix(t, func(_ string, kind database.Type) *corpus { return dbs[kind] }, true)
 }
 
-// matrix compares all cells: with all cuts where all is set, for several queries; else
-// each cell with one of the cuts, in turn, and without few hits of many that compete. The
-// corpus of a program, whose databases are of a type, is what of returns.
+// matrix compares all cells of a corpus, which of returns for a program and a type of database. If
+// all is set, it compares each cell with all divisions for several queries. Otherwise it compares
+// each cell with one division in rotation, and without options that select few of many competing
+// hits.
 func matrix(t *testing.T, of func(program string, kind database.Type) *corpus, all bool) {
 	every := 3
 	if !all {
@@ -380,7 +381,8 @@ func matrix(t *testing.T, of func(program string, kind database.Type) *corpus, a
 						continue
 					}
 					for k, q := range []string{"several-", "one-"} {
-						// Without PREMIX_SOAK: every format with some of the programs, and some options.
+						// Without PREMIX_SOAK, test every format with some of the programs, and
+						// some options.
 						if !soak() && (k > 0 || (i+at)%every != 0 || j > 0 && (i > 3 || (7*i+j)%29 != 0)) {
 							continue
 						}
@@ -400,7 +402,7 @@ func matrix(t *testing.T, of func(program string, kind database.Type) *corpus, a
 			}
 			for j, o := range forPeople {
 				if !all && strings.Contains(o, "-num_descriptions") {
-					continue // few hits too: 250 at most
+					continue // it selects few hits too: 250 at most
 				}
 				if cell++; cell%step != 0 {
 					continue
@@ -416,8 +418,8 @@ func matrix(t *testing.T, of func(program string, kind database.Type) *corpus, a
 	}
 }
 
-// What cannot be made of fragments is searched for in the whole database, says so, and
-// is equal too.
+// Searches that fragments cannot answer use the whole database, print a note, and have equal output
+// too.
 func TestWholeDatabase(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -434,7 +436,7 @@ func TestWholeDatabase(t *testing.T) {
 	nucl.query(t, "id", "seq1\n")
 	prot.query(t, "protein", ">a protein\n"+g.protein[0]+"\n")
 	prot.query(t, "unknown", ">unknown\nXXXXXXXXXXXXXX\n>known\n"+g.protein[1]+"\n")
-	// Hits of two HSPs each, longer and shorter ones, whose total scores are equal.
+	// Hits of two HSPs each, longer and shorter ones, with equal total scores.
 	gene := dna(r, 700)
 	var sums strings.Builder
 	for i := range 60 {
@@ -490,8 +492,8 @@ func TestWholeDatabase(t *testing.T) {
 	}
 }
 
-// Queries that BLAST+ takes for proteins of Swiss-Prot. The database calls one of them
-// differently.
+// BLAST+ takes these queries for proteins of Swiss-Prot. The database has another name for one of
+// them.
 func TestKnownQueries(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(111, 112))
@@ -516,7 +518,7 @@ func TestKnownQueries(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
-// A query of which there is something to warn, in formats that do and that do not.
+// BLAST+ warns about one query, in some formats.
 func TestConformanceWarned(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(121, 122))
@@ -530,7 +532,7 @@ func TestConformanceWarned(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
-// Where BLAST+ fails, its words and its status come through.
+// If BLAST+ fails, its message and its status are passed on.
 func TestFailures(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(5, 6))

@@ -18,12 +18,12 @@ import (
 	"premix/internal/blast/database"
 )
 
-// The pieces of the conformance matrix that are run by `make soak-blast`, each for some
-// minutes; `make test` runs some cells of each. A cell is a program, a database, queries,
-// options, a format and a number of fragments, or a group of queries; the outputs of
-// BLAST+ on the whole database and of premix are compared byte by byte.
+// These tests are the parts of the conformance matrix. `make soak-blast` runs each for some
+// minutes; `make test` runs some of their cells. A cell is a program, a database, queries, options,
+// a format and a number of fragments, or a group of queries. The test compares the outputs of
+// BLAST+ on the whole database and of premix byte by byte.
 
-// testData reads a file of PREMIX_TESTDATA, of which each nth record is taken.
+// testData reads each nth record of a file in PREMIX_TESTDATA.
 func testData(t *testing.T, name string, nth int) string {
 	t.Helper()
 	top := os.Getenv("PREMIX_TESTDATA")
@@ -46,7 +46,7 @@ func testData(t *testing.T, name string, nth int) string {
 	return b.String()
 }
 
-// some are each nth of the records of a FASTA text, numbered from first.
+// some returns each nth record of a FASTA text, from the record with the number first.
 func some(fasta string, first, nth int) string {
 	var b strings.Builder
 	for i, record := range strings.Split("\n"+fasta, "\n>")[1:] {
@@ -57,7 +57,7 @@ func some(fasta string, first, nth int) string {
 	return b.String()
 }
 
-// records takes FASTA apart.
+// records splits FASTA into records.
 func records(fasta []byte) (list [][]byte) {
 	for _, record := range bytes.Split(append([]byte("\n"), fasta...), []byte("\n>"))[1:] {
 		list = append(list, []byte(">"+strings.TrimSuffix(string(record), "\n")+"\n"))
@@ -65,8 +65,8 @@ func records(fasta []byte) (list [][]byte) {
 	return list
 }
 
-// Real sequences: ribosomal RNA of archaea, which resembles itself much; proteins of
-// mitochondria, whose families are large.
+// Real sequences: ribosomal RNA of archaea, which contains many similar sequences, and proteins of
+// mitochondria in large families.
 func TestConformanceReal(t *testing.T) {
 	needBLAST(t)
 	cuts, nth := []int{2}, 40
@@ -82,7 +82,7 @@ func TestConformanceReal(t *testing.T) {
 		c.query(t, "one-dna", string(records([]byte(dna))[0]))
 		return c
 	}
-	var coded strings.Builder // what codes for some of the proteins
+	var coded strings.Builder // DNA that codes for some of the proteins
 	for _, record := range records([]byte(several)) {
 		head, seq, _ := strings.Cut(string(record), "\n")
 		coded.WriteString(head + "\n" + coding(strings.ReplaceAll(seq, "\n", "")) + "\n")
@@ -102,23 +102,23 @@ func TestConformanceReal(t *testing.T) {
 		switch {
 		case kind == database.Prot:
 			return mitochondria
-		case program == "tblastx": // it finds so much in six frames that most of its time is printing
+		case program == "tblastx": // in six frames it finds so many hits that printing takes most of its time
 			return few
 		}
 		return rna
 	}, false)
 }
 
-// coding is DNA that codes for a protein.
+// coding returns DNA that codes for a protein.
 func coding(protein string) string {
 	var b strings.Builder
 	for i := range len(protein) {
-		b.WriteString(codons[protein[i]]) // what is no amino acid is left out
+		b.WriteString(codons[protein[i]]) // other letters than amino acids are skipped
 	}
 	return b.String()
 }
 
-// Databases of both versions, with parsed ids, taxonomy and masks.
+// Databases of both versions, with parsed IDs, taxonomy and masks.
 func TestConformanceKinds(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(21, 22))
@@ -182,8 +182,8 @@ func TestConformanceKinds(t *testing.T) {
 	}
 }
 
-// batched compares what each job gets of a common search with what BLAST+ prints for it
-// alone.
+// batched compares the output for each job of a common search with the output of BLAST+ for this
+// job alone.
 func (c *corpus) batched(t *testing.T, n *counts, program string, jobs [][]byte, args []string, s Settings) {
 	t.Helper()
 	for k, d := range c.cuts {
@@ -200,7 +200,7 @@ func (c *corpus) batched(t *testing.T, n *counts, program string, jobs [][]byte,
 		err = Batched(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
 			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
 		if exit := (*ExitError)(nil); errors.As(err, &exit) {
-			// It fails as a whole, where BLAST+ fails.
+			// The whole search fails if BLAST+ fails.
 			n.all++
 			if want := singlePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Stderr) != want.stderr {
 				t.Errorf("%s %q: status %d, want %d: %s", program, args, exit.Code, want.code, differ(want.stderr, string(exit.Stderr)))
@@ -225,7 +225,7 @@ func (c *corpus) batched(t *testing.T, n *counts, program string, jobs [][]byte,
 
 }
 
-// singlePlain is what BLAST+ says of queries from standard input.
+// singlePlain runs BLAST+ on queries from standard input.
 func singlePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string, env ...string) answer {
 	t.Helper()
 	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
@@ -239,7 +239,7 @@ func singlePlain(t *testing.T, program string, d *database.Database, queries []b
 	return answered(t, cmd)
 }
 
-// Queries of several jobs, searched for together.
+// The queries of several jobs are searched together.
 func TestConformanceTogether(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(31, 32))
@@ -280,7 +280,8 @@ func TestConformanceTogether(t *testing.T) {
 			}
 			for i, f := range append(formatsOf(p.name), "6 sseqid qstart btop evalue") {
 				for j, o := range sets {
-					// Without PREMIX_SOAK: all formats of blastn, one of each other.
+					// Without PREMIX_SOAK, test all formats of blastn, and one format of each other
+					// program.
 					if !soak() && p.name != "blastn" && (i+len(p.name))%7 != 0 {
 						continue
 					}
@@ -300,7 +301,7 @@ func TestConformanceTogether(t *testing.T) {
 	}
 }
 
-// Groups of queries side by side.
+// Groups of queries are searched in parallel.
 func TestConformanceQueries(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(41, 42))
@@ -317,7 +318,7 @@ func TestConformanceQueries(t *testing.T) {
 	for i := range copies * len(g.protein) {
 		p := mutated(r, g.protein[i%len(g.protein)], 6, "ARNDCQEGHILKMFPSTWYV")
 		if i%7 == 3 {
-			p = "XXXXXXXXXXXXXXXX" // BLAST+ warns
+			p = "XXXXXXXXXXXXXXXX" // BLAST+ warns about this query
 		}
 		fmt.Fprintf(&many, ">q%d of many <one>\n%s\n", i, p)
 		fmt.Fprintf(&coded, ">q%d\n%s\n", i, coding(strings.ReplaceAll(p, "X", "A")))
@@ -361,7 +362,7 @@ func TestConformanceQueries(t *testing.T) {
 	}
 }
 
-// Which way is taken, and what is said of it.
+// TestWay checks the choice of the mode of a search, and the reason for it.
 func TestWay(t *testing.T) {
 	few := &queries{fasta: true, count: 3, letters: 900, last: 300}
 	many := &queries{fasta: true, count: 400, letters: 120_000, last: 300}
@@ -396,16 +397,15 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// A known exception: blastn overlooks weak HSPs at the edges of a batch of queries. What a
-// job would not have got alone is not given to it: such jobs are searched for on their
-// own.
+// A known exception: blastn overlooks weak HSPs at the edges of a batch of queries. A job that
+// would get more hits from a common search than alone is searched alone.
 func TestEdges(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(51, 52))
 	var fasta strings.Builder
 	var jobs [][]byte
 	record := func(i int) string {
-		// Words at both ends, which the database has in both directions.
+		// The database has the words at both ends of a query in both directions.
 		first, last := dna(r, 12+i%3), dna(r, 12+(i+1)%3)
 		if i%5 == 4 {
 			first, last = dna(r, 28+i%3), dna(r, 28+i%4)
@@ -421,7 +421,7 @@ func TestEdges(t *testing.T) {
 		jobs = append(jobs, []byte(record(i)))
 	}
 	jobs = append(jobs, []byte(record(6)+record(7)))
-	// By itself blastn makes several batches of this one.
+	// blastn searches this job in several batches.
 	var many strings.Builder
 	for i := range 24 {
 		many.WriteString(record(8 + i))
@@ -466,14 +466,15 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// complement is the other strand.
+// complement returns the opposite strand.
 func complement(s string) string {
 	b := []byte(s)
 	slices.Reverse(b)
 	return strings.NewReplacer("A", "T", "C", "G", "G", "C", "T", "A").Replace(string(b))
 }
 
-// Where edges matter, and how long a run of equal letters is that needs none.
+// TestEdgesOf checks for which options edges matter, and the length of a run of equal letters above
+// which they do not matter.
 func TestEdgesOf(t *testing.T) {
 	for _, c := range []struct {
 		args   string
@@ -514,8 +515,7 @@ func TestEdgesOf(t *testing.T) {
 	}
 }
 
-// A known exception: what BLAST+ says to standard error is not told to the jobs of a
-// group.
+// A known exception: jobs of a group do not get the standard error of BLAST+.
 func TestTogetherSaysNothing(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(61, 62))
@@ -531,9 +531,9 @@ func TestTogetherSaysNothing(t *testing.T) {
 	}
 }
 
-// BLAST+ keeps a list of preliminary hits that is little longer than -max_target_seqs, and
-// loses good ones where many compete. Fragments have such a list each, and would find what
-// BLAST+ loses. Here 1,500 random proteins compete for 20 places.
+// BLAST+ keeps a list of preliminary hits that is only slightly longer than -max_target_seqs, and
+// loses good hits if many compete. Each fragment has its own list, and would find hits that BLAST+
+// loses. Here 1,500 random proteins compete for 20 places.
 func TestConformanceCrowded(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(71, 72))
@@ -551,7 +551,7 @@ func TestConformanceCrowded(t *testing.T) {
 }
 
 // Large families: ribosomal RNA, where hundreds of sequences compete for few places, and the
-// proteins of mitochondria. Most queries are crowded at few places, and some at the default of
+// proteins of mitochondria. Most queries are crowded with few places, some also with the default of
 // 500.
 func TestConformanceFamilies(t *testing.T) {
 	needBLAST(t)
@@ -578,8 +578,8 @@ func TestConformanceFamilies(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
-// Linked HSPs in hits of equal e-values, all of which have a place in the list of hits, or
-// not.
+// Linked HSPs in hits with equal e-values, where the list of hits has or does not have room for all
+// of them.
 func TestConformanceLinked(t *testing.T) {
 	needBLAST(t)
 	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
@@ -596,8 +596,8 @@ func TestConformanceLinked(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
-// Groups of more letters than blastn takes at once: several common scans, and jobs that are
-// longer than a batch by themselves.
+// Groups with more letters than blastn takes at once: several common scans, and jobs that are
+// longer than a batch.
 func TestConformanceLarge(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(81, 82))
@@ -645,9 +645,9 @@ func TestConformanceLarge(t *testing.T) {
 	}
 }
 
-// largeJobs are n jobs of one or of several queries, with almost total letters. Where that is
-// more than a batch, two jobs that are longer than one follow in long runs. Queries have
-// pieces of genes between random letters, and often at their ends.
+// largeJobs returns n jobs of one or of several queries, with almost total letters. If total is
+// more than a batch, a long run also has two jobs that are longer than a batch. Queries have pieces
+// of genes between random letters, and often at their ends.
 func largeJobs(r *rand.Rand, n, total int, random func(*rand.Rand, int) string, genes []string, alphabet string) (jobs [][]byte) {
 	job := func(records, letters int) {
 		var job bytes.Buffer
@@ -676,8 +676,8 @@ func largeJobs(r *rand.Rand, n, total int, random func(*rand.Rand, int) string, 
 	return jobs
 }
 
-// A job that is longer than a batch of a common scan is searched for alone: where the batch
-// ended in its midst, blastn would overlook weak HSPs.
+// A job that is longer than a batch of a common scan is searched alone: if the batch ended within
+// it, blastn would overlook weak HSPs.
 func TestJobLongerThanBatch(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(91, 92))
@@ -686,7 +686,7 @@ func TestJobLongerThanBatch(t *testing.T) {
 	for i := range maxBatch/length + 3 {
 		s := strings.Repeat("N", 40) + dna(r, length-40)
 		if i == maxBatch/length {
-			// The first one of a second batch: words near its begin, which are weak.
+			// The first query of a second batch has weak words near its begin.
 			s = dna(r, length)
 			for k := range 8 {
 				fmt.Fprintf(&fasta, ">s%d\n%s\n", k, dna(r, 53)+s[:12]+complement(s[12:13])+dna(r, 60))

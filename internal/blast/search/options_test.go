@@ -56,8 +56,8 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// All fragments are searched, in order, by no more processes than wished, and all cores
-// are used.
+// All fragments are searched in order, with at most the requested number of processes, and all
+// cores are used.
 func TestSpread(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		for processes := 1; processes <= 6; processes++ {

@@ -16,12 +16,12 @@ import (
 	"premix/internal/blast/database"
 )
 
-// A program of BLAST+ needs 64 ms of CPU time to start, 50 of them in the dynamic linker:
-// most of what small searches take. `make soak-blast`, which makes hundreds of thousands of
-// them, has each program start once, by testdata/served.c, and finds stand-ins on PATH, of
-// testdata/client.c, that have it fork.
+// A program of BLAST+ needs 64 ms of CPU time to start, 50 ms of it in the dynamic linker. This is
+// most of the time of a small search. `make soak-blast`, which makes hundreds of thousands of
+// searches, starts each program once with testdata/served.c, and puts clients on PATH that let it
+// fork (testdata/client.c).
 
-// ownPath is PATH without stand-ins.
+// ownPath is PATH without these clients.
 var ownPath = os.Getenv("PATH")
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// startOnce puts stand-ins for the programs of BLAST+ on PATH, until stop is called.
+// startOnce puts clients for the programs of BLAST+ on PATH until stop is called.
 func startOnce() (stop func(), err error) {
 	var ends []func()
 	stop = func() {
@@ -103,7 +103,7 @@ func startOnce() (stop func(), err error) {
 	return stop, err
 }
 
-// What starts once says and does what the program itself does.
+// A program that is started once has the same output and status as a program that starts each time.
 func TestStartOnce(t *testing.T) {
 	needBLAST(t)
 	if os.Getenv("PATH") == ownPath {
@@ -151,7 +151,7 @@ func TestStartOnce(t *testing.T) {
 	}
 	t.Logf("%d of %d equal", same, all)
 
-	// Who kills a stand-in kills the program, which waits for queries here.
+	// Killing a client kills the program, which waits for queries here.
 	path, err := lookPath("blastn", false)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestStartOnce(t *testing.T) {
 	}
 }
 
-// lookPath finds a program of BLAST+ itself, or its stand-in.
+// lookPath finds a program of BLAST+ itself, or its client.
 func lookPath(name string, own bool) (string, error) {
 	if !own {
 		return exec.LookPath(name)

@@ -24,8 +24,8 @@ type silent struct{}
 
 func (silent) Search(_ context.Context, s service.Scan, out []io.Writer) error { return nil }
 
-// Whatever a request says, the answer is one of the interface: JSON or NCBI's, and no error
-// of the server's own.
+// The answer to any request follows the interface: it is JSON or in the format of NCBI, and not an
+// internal error of the server.
 func FuzzBodies(f *testing.F) {
 	if _, err := exec.LookPath("makeblastdb"); err != nil {
 		f.Skip("makeblastdb is not installed: scripts/setup.sh test")
@@ -61,7 +61,7 @@ func FuzzBodies(f *testing.F) {
 		}
 		path, query, _ := strings.Cut(target, "?")
 		if !strings.HasPrefix(path, "/") || strings.Contains(strings.ToLower(query+body), "wait") {
-			return // a request that waits is no error
+			return // a request that waits is not an error
 		}
 		r := httptest.NewRequest(method, "http://localhost/", strings.NewReader(body))
 		r.URL.Path, r.URL.RawQuery = path, query

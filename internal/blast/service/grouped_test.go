@@ -30,7 +30,8 @@ func (c *counted) Search(ctx context.Context, s service.Scan, out []io.Writer) e
 	return c.Searcher.Search(ctx, s, out)
 }
 
-// What each job gets of a common scan is what BLAST+ prints for it alone, to the byte.
+// The output for each job of a common scan is equal to the output of BLAST+ for this job alone,
+// byte by byte.
 func TestSplitExactly(t *testing.T) {
 	w := newWorld(t, &service.Programs{}, nil)
 	q := func(name string, i, from, to int) string {
@@ -89,7 +90,7 @@ func TestSplitExactly(t *testing.T) {
 	}
 }
 
-// Of jobs that wait while a scan runs, one scan makes all results.
+// One scan makes all results of the jobs that waited during the scan before.
 func TestManyInOneScan(t *testing.T) {
 	c := &counted{Searcher: &service.Programs{}, held: make(chan struct{})}
 	w := newWorld(t, c, func(o *service.Options) { o.Scans = 1 })
@@ -103,7 +104,7 @@ func TestManyInOneScan(t *testing.T) {
 			t.Errorf("job %d: got\n%.500s\nwant\n%.500s", i, got, want)
 		}
 	}
-	// One has begun with those that were there by then, the other has all that came since.
+	// The first scan has the jobs that had arrived by its start, the second one all later ones.
 	if c.jobs.Load() != 30 || c.scans.Load() > 2 {
 		t.Errorf("%d jobs in %d scans", c.jobs.Load(), c.scans.Load())
 	}

@@ -16,8 +16,8 @@ func TestPage(t *testing.T) {
 	b.Until(`document.querySelector("#database")?.options.length === 1`)
 	b.Shoot("blast-empty", true)
 
-	// A sequence is typed and sent without a mouse. It has parts of two genes, one of
-	// them of the other strand.
+	// Enter and submit a sequence without a mouse. It has parts of two genes, one of them from the
+	// opposite strand.
 	back := []byte(w.genes[4][:200])
 	for i, j := 0, len(back)-1; i < j; i, j = i+1, j-1 {
 		back[i], back[j] = back[j], back[i]
@@ -36,7 +36,7 @@ func TestPage(t *testing.T) {
 	if s := b.Eval(`location.hash.length`); s != "17" {
 		t.Errorf("the address does not name the search: %s", s)
 	}
-	// A hit is opened by the keyboard; the alignment of the other strand counts downwards.
+	// The keyboard opens a hit. The alignment of the opposite strand counts downwards.
 	b.Eval(`document.querySelectorAll("#hits tbody a")[1].focus()`)
 	b.Key("Enter", 0)
 	b.Until(`document.querySelector("details[open] pre")?.innerText.includes("Sbjct  200")`)
@@ -51,14 +51,14 @@ func TestPage(t *testing.T) {
 	b.Shoot("blast-print", true)
 	b.Sheets("blast")
 	b.View(400, 900, false)
-	// The overview is drawn for the new width, with letters as large as before.
+	// The overview is drawn for the new width with letters of the same size.
 	const letters = `document.querySelector("#overview text").getBoundingClientRect().height`
 	if !b.Comes(letters + ` >= 10 && document.documentElement.scrollWidth <= innerWidth`) {
 		t.Errorf("at 400 px the numbers of the overview are %s px high, and the page is %s px wide", b.Eval(letters), b.Eval(`document.documentElement.scrollWidth`))
 	}
 	b.Shoot("blast-400", true)
 	b.View(390, 900, true)
-	// A window of another size is laid out a frame later.
+	// A resized window is laid out a frame later.
 	const over = `document.documentElement.scrollWidth - document.documentElement.clientWidth`
 	if !b.Comes(over + ` === 0`) {
 		wide := b.Eval(`[...document.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth && !e.closest(".scroll, pre")).map(e => e.tagName + "#" + e.id).join(" ")`)
@@ -72,11 +72,11 @@ func TestPage(t *testing.T) {
 	b.Eval(`(() => { const c = document.querySelector("#choose"); c.value = 1; c.onchange(); })()`)
 	b.Until(`document.querySelector("#summary").innerText.includes("no hit")`)
 
-	// The address alone brings the results back.
+	// The address alone restores the results.
 	b.Reload()
 	b.Until(`document.querySelectorAll("#hits tbody tr").length === 2`)
 
-	// A mistake is told with its line.
+	// An error is reported with its line.
 	b.Eval(`document.querySelector("#query").value = ">x\nACGT-ACGT"; document.querySelector("#search").requestSubmit()`)
 	b.Until(`document.querySelector("#error").innerText.includes("line 2: '-' is not a valid nucleotide")`)
 	for _, s := range b.Wrong {

@@ -11,11 +11,11 @@ import (
 	"premix/internal/blast/service"
 )
 
-// Paths of the server are in nothing that a user gets: not in the list of databases, not in
-// results of any format, not in errors. The only exception is a title, where BLAST+ prints it.
+// Users get no paths of the server: not in the list of databases, not in results of any format, and
+// not in errors. The only exception is a title that BLAST+ prints.
 func TestNoServerPaths(t *testing.T) {
 	w := newWorld(t, &service.Programs{Threads: 1}, nil)
-	// All directories of this test lie below the first component of its own.
+	// All directories of this test are below the first component of its own directory.
 	root := filepath.Dir(filepath.Dir(t.TempDir()))
 	clean := func(what, text string) {
 		t.Helper()

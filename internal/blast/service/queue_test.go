@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// While jobs keep coming a scan that is due waits, and not for ever.
+// A due scan waits while jobs keep arriving, up to a limit.
 func TestTakeWaitsForMore(t *testing.T) {
 	const delay, most = 100 * time.Millisecond, 1000
 	start := time.Unix(1000, 0)
@@ -19,7 +19,7 @@ func TestTakeWaitsForMore(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		key     string
-		came    []int // when jobs came, in milliseconds
+		came    []int // arrival times of jobs in milliseconds
 		letters int64 // of each
 		now     int
 		items   int

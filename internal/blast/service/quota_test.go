@@ -13,13 +13,14 @@ import (
 	"premix/internal/kit/access"
 )
 
-// What is too much is refused with the time after which to try again, each bound by itself.
+// Requests above a limit are refused with the time of the next try. The test checks each limit
+// separately.
 func TestQuotas(t *testing.T) {
 	one := []string{"Authorization", "Bearer 0123456789abcdef"}
 	two := []string{"Authorization", "Bearer fedcba9876543210"}
 	for name, c := range map[string]struct {
 		limit  func(*service.Limits)
-		who    []string // sends what is refused; two searches of the first user wait
+		who    []string // sends the refused request, while two searches of the first user wait
 		reason string
 		says   string
 	}{
@@ -52,7 +53,7 @@ func TestQuotas(t *testing.T) {
 			} else if status != 429 || header.Get("Retry-After") == "" || !strings.Contains(text, c.says) || !strings.Contains(text, `"reason":"`+c.reason+`"`) {
 				t.Errorf("%d %s", status, text)
 			}
-			// What was accepted is answered, and there is room again.
+			// Accepted searches are answered, and then there is room again.
 			close(p.held)
 			for _, id := range ids {
 				w.result(id, "", one...)
@@ -62,7 +63,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// Behind a trusted proxy each client is a user.
+// Behind a trusted proxy each client is a separate user.
 func TestUsersBehindProxy(t *testing.T) {
 	p := &plain{held: make(chan struct{})}
 	w := newWorld(t, p, func(o *service.Options) {
@@ -90,13 +91,14 @@ func TestUsersBehindProxy(t *testing.T) {
 	}
 }
 
-// Of results with too many bytes the oldest go that were read, of all users and of each one. A
-// result that is too large fails by name. What has gone stays away after a new start.
+// If results have too many bytes, the oldest read ones are removed, by the limit for all users and
+// the limit for each user. A result that is too large fails with an error. Removed results do not
+// return after a restart.
 func TestBytes(t *testing.T) {
 	ann, bob := []string{"Authorization", "Bearer 0123456789abcdef"}, []string{"Authorization", "Bearer fedcba9876543210"}
 	for name, c := range map[string]struct {
 		bytes, user int64
-		gone        string // of the searches a to d, of which c and d are of bob, and a is not read
+		gone        string // of the searches a to d: c and d belong to bob, and a is not read
 	}{
 		"of all":      {3500, 3500, "b"},
 		"of one user": {1 << 20, 1500, "ac"},
@@ -165,8 +167,8 @@ func (w *world) ready(id string, header ...string) string {
 	return ""
 }
 
-// While results cannot be written, accepted searches wait, the service says so, and no others
-// are accepted. When there is room again, they are answered.
+// While results cannot be written, accepted searches wait, the service reports it, and it accepts
+// no further searches. Once there is room, the accepted searches are answered.
 func TestFullDisk(t *testing.T) {
 	p := &plain{held: make(chan struct{})}
 	w := newWorld(t, p, nil)
@@ -213,14 +215,14 @@ func TestFullDisk(t *testing.T) {
 	w.result(w.submit(body(1)), "")
 }
 
-// Of results that are too many the oldest go.
+// If there are too many results, the oldest are removed.
 func TestKept(t *testing.T) {
 	w := newWorld(t, &plain{}, func(o *service.Options) { o.Limits.Kept = 2 })
 	var ids []string
 	for i := range 3 {
 		ids = append(ids, w.submit(map[string]any{"program": "blastn", "database": "dna", "query": w.genes[i][:100], "format": "tabular"}))
 		if i < 2 {
-			w.result(ids[i], "") // the third may be there after the first has gone
+			w.result(ids[i], "") // the third may be complete after the first was removed
 		}
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -248,8 +250,8 @@ func tokens(t *testing.T, text string) *access.Tokens {
 	return list
 }
 
-// A token is told in either way of HTTP, also to NCBI's URL API, and nothing but what
-// concerns nobody is there without one.
+// Both authentication schemes of HTTP accept a token, also in NCBI's URL API. Without a token only
+// public data is accessible.
 func TestTokens(t *testing.T) {
 	w := newWorld(t, &plain{}, func(o *service.Options) { o.Tokens = tokens(t, "ann 0123456789abcdef\n") })
 	const basic = "Basic YW55Ym9keTowMTIzNDU2Nzg5YWJjZGVm" // anybody:0123456789abcdef

@@ -25,10 +25,10 @@ import (
 	"premix/internal/blast/service"
 )
 
-// patience is how long is waited for what must come.
+// patience is the longest time to wait for an event that must happen.
 const patience = 2 * time.Minute
 
-// plain runs BLAST+ for each job by itself.
+// plain runs BLAST+ for each job separately.
 type plain struct {
 	held  chan struct{} // searches wait until it is closed; may be nil
 	scans atomic.Int64
@@ -53,7 +53,7 @@ func (p *plain) Search(ctx context.Context, s service.Scan, out []io.Writer) err
 	return nil
 }
 
-// world is a service over two small databases.
+// world is a service with two small databases.
 type world struct {
 	t       *testing.T
 	options service.Options
@@ -62,14 +62,14 @@ type world struct {
 	*httptest.Server
 }
 
-// newWorld makes databases dna and aa, and starts a service.
+// newWorld makes the databases dna and aa, and starts a service.
 func newWorld(t *testing.T, searcher service.Searcher, change func(*service.Options)) *world {
 	t.Helper()
 	if _, err := exec.LookPath("blastn"); err != nil {
 		t.Skip("blastn is not installed: scripts/setup.sh test")
 	}
 	w := &world{t: t}
-	t.Setenv("PREMIX_BLAST_RAM", filepath.Join(t.TempDir(), "none")) // nothing is warm
+	t.Setenv("PREMIX_BLAST_RAM", filepath.Join(t.TempDir(), "none")) // no database is in memory
 	home, r := t.TempDir(), rand.New(rand.NewPCG(7, 7))
 	var dna, aa strings.Builder
 	for i := range 40 {
@@ -106,7 +106,7 @@ func newWorld(t *testing.T, searcher service.Searcher, change func(*service.Opti
 	return w
 }
 
-// start starts the service, over what an earlier one has left.
+// start starts the service with the state of an earlier one.
 func (w *world) start() {
 	w.t.Helper()
 	s, err := service.New(w.options)
@@ -127,7 +127,7 @@ func (w *world) start() {
 	})
 }
 
-// ask sends a request and returns status and body.
+// ask sends a request and returns its status, body and header.
 func (w *world) ask(method, path string, body any, header ...string) (int, string, http.Header) {
 	w.t.Helper()
 	var in io.Reader
@@ -172,7 +172,7 @@ type search struct {
 	Letters          int64
 }
 
-// submit sends a search in and returns its id.
+// submit submits a search and returns its ID.
 func (w *world) submit(body any, header ...string) string {
 	w.t.Helper()
 	status, text, _ := w.ask("POST", "/api/v1/searches", body, header...)
@@ -200,7 +200,7 @@ func (w *world) result(id, query string, header ...string) string {
 	return ""
 }
 
-// want is what BLAST+ gives.
+// want returns the output of BLAST+.
 func (w *world) want(program, db, text string, args ...string) string {
 	w.t.Helper()
 	d, err := database.Open(w.options.Home, db)
@@ -208,7 +208,7 @@ func (w *world) want(program, db, text string, args ...string) string {
 		w.t.Fatal(err)
 	}
 	defer d.Close()
-	// BLAST+ breaks long names into lines: it gets a short one, wherever the test runs.
+	// BLAST+ breaks long names into lines, so it gets a short relative name.
 	dir, name := filepath.Split(d.Whole)
 	name = filepath.Join(filepath.Base(dir), name)
 	cmd := exec.Command(program, append([]string{"-db", name}, args...)...)
@@ -229,7 +229,7 @@ func TestSearches(t *testing.T) {
 	if got, want := w.result(id, ""), w.want("blastn", "dna", query, "-evalue", "1e-5", "-ungapped", "-outfmt", "6"); got != want || want == "" {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// Other formats are made when they are asked for.
+	// Other formats are made on request.
 	for format, outfmt := range map[string]string{"xml": "5", "text": "0", "table": "7", "csv": "10", "json": "15", "tabular&columns=qseqid+evalue": "6 qseqid evalue"} {
 		if got, want := w.result(id, "format="+format), w.want("blastn", "dna", query, "-evalue", "1e-5", "-ungapped", "-outfmt", outfmt); got != want {
 			t.Errorf("%s: got\n%s\nwant\n%s", format, got, want)
@@ -244,7 +244,7 @@ func TestSearches(t *testing.T) {
 	if status, _, _ := w.ask("GET", "/api/v1/searches/"+id, nil); status != 404 {
 		t.Error(status)
 	}
-	// What BLAST+ refuses is told, and nobody else is touched by it.
+	// An error of BLAST+ is reported, and does not affect other searches.
 	id = w.submit(map[string]any{"program": "blastn", "database": "dna", "query": query, "options": map[string]string{"word_size": "1"}})
 	for deadline := time.Now().Add(patience); ; {
 		status, text, _ := w.ask("GET", "/api/v1/searches/"+id+"/result?wait=5", nil)
@@ -305,8 +305,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What comes while a scan runs is searched in one scan afterwards, one job of each user
-// in turn; and no user's place is lost to another's crowd.
+// Jobs that arrive during a scan are searched together in the next scan, with one job of each user
+// in turn. The jobs of one user cannot displace another user's.
 func TestGroupedAndFair(t *testing.T) {
 	p := &plain{held: make(chan struct{})}
 	w := newWorld(t, p, func(o *service.Options) {
@@ -323,7 +323,7 @@ func TestGroupedAndFair(t *testing.T) {
 	var ids, his []string
 	for i := range 20 {
 		ids = append(ids, w.submit(body(i), ann...))
-		if i == 0 { // it leads a scan of its own
+		if i == 0 { // it runs in a separate scan
 			for deadline := time.Now().Add(patience); p.scans.Load() == 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("no scan has begun")
@@ -343,7 +343,7 @@ func TestGroupedAndFair(t *testing.T) {
 		t.Errorf("another user's search: %d", status)
 	}
 	close(p.held)
-	// Both jobs of bob are in the next scan, so that they are there before most of ann's.
+	// Both jobs of bob are in the next scan, so they end before most of ann's.
 	for _, id := range his {
 		w.result(id, "", bob...)
 	}
@@ -364,7 +364,7 @@ func TestGroupedAndFair(t *testing.T) {
 	}
 }
 
-// A service that ends in the middle answers what it has accepted when it is there again.
+// A service that is stopped answers the accepted searches after its restart.
 func TestRestart(t *testing.T) {
 	p := &plain{held: make(chan struct{})}
 	w := newWorld(t, p, nil)
@@ -383,7 +383,7 @@ func TestRestart(t *testing.T) {
 	}
 	w.stop()
 	close(p.held)
-	for range 3 { // also when there is nothing left to do
+	for range 3 { // also if no work is left
 		w.start()
 		for i, id := range ids {
 			if got, want := w.result(id, ""), w.want("blastn", "dna", bodies[i], "-outfmt", "6", "-max_hsps", "5"); got != want || got == "" {
@@ -416,13 +416,13 @@ func TestExpiry(t *testing.T) {
 			t.Fatalf("%d %s, %v", status, text, entries)
 		}
 	}
-	// NCBI's URL API has a word for it.
+	// NCBI's URL API has a status for it.
 	if _, text, _ := w.ask("GET", "/Blast.cgi?CMD=Get&FORMAT_OBJECT=SearchInfo&RID="+id, nil); !strings.Contains(text, "Status=UNKNOWN") {
 		t.Error(text)
 	}
 }
 
-// NCBI's URL API, as its documentation has it.
+// TestURLAPI checks NCBI's URL API against its documentation.
 func TestURLAPI(t *testing.T) {
 	w := newWorld(t, &plain{}, nil)
 	query := ">q\n" + w.genes[5][:200] + "\n"
@@ -453,7 +453,7 @@ func TestURLAPI(t *testing.T) {
 	if _, text := get("x&FORMAT_OBJECT=SearchInfo"); !strings.Contains(text, "Status=UNKNOWN") {
 		t.Error(text)
 	}
-	// What cannot be is told where Biopython looks.
+	// Errors are reported where Biopython looks for them.
 	for _, v := range []url.Values{
 		{"PROGRAM": {"blastn"}, "DATABASE": {"none"}, "QUERY": {query}},
 		{"PROGRAM": {"blastn"}, "DATABASE": {"dna"}, "QUERY": {"8332116"}},
@@ -467,7 +467,7 @@ func TestURLAPI(t *testing.T) {
 	}
 }
 
-// The description of the interface names what there is.
+// The paths in the description of the interface exist, and their operations have names.
 func TestOpenAPI(t *testing.T) {
 	w := newWorld(t, &plain{}, nil)
 	_, text, _ := w.ask("GET", "/openapi.json", nil)

@@ -47,7 +47,7 @@ func written(t *testing.T, rows []Entry) *Table {
 	return opened(t, path)
 }
 
-// What is read is what was written, however a column was encoded.
+// The rows that are read are equal to the written ones, with any encoding of a column.
 func TestEncodings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	huge := []int64{math.MinInt64, math.MaxInt64, 0, -1, 1}
@@ -77,7 +77,7 @@ func TestEncodings(t *testing.T) {
 			if e.Modified = int64(i % 50); i > 3*pageRows {
 				e.Modified = r.Int64()
 			}
-			e.Size = int64(r.IntN(mostKnown + 1000)) // the dictionary fills up by and by
+			e.Size = int64(r.IntN(mostKnown + 1000)) // the dictionary fills up gradually
 			e.Accessed = -int64(i / 3)
 			e.Name = strconv.Itoa(i) + string(make([]byte, i%4))
 		}},

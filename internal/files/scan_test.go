@@ -21,7 +21,7 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// scanAs, ROOT:TABLE, has the test binary scan as another user: see TestMain.
+// scanAs, as ROOT:TABLE, makes the test binary scan as another user: see TestMain.
 const scanAs = "PREMIX_TEST_SCAN"
 
 func TestMain(m *testing.M) {
@@ -96,7 +96,7 @@ func entries(t testing.TB, path string) map[string]Entry {
 	return all
 }
 
-// expect is what stat tells of a path, as an entry.
+// expect returns the stat of a path as an entry.
 func expect(t testing.TB, path string) Entry {
 	t.Helper()
 	var st unix.Stat_t
@@ -127,7 +127,7 @@ func TestScanAgreesWithStat(t *testing.T) {
 	for i := range 30 {
 		write(t, fmt.Sprintf("%s/%d/%d/%d", root, i%3, i%7, i), int64(i))
 	}
-	for i := range 12_000 { // more than one buffer of names holds, some of them directories
+	for i := range 12_000 { // more than fit into one buffer of names, some of them directories
 		if i%1000 == 0 {
 			write(t, fmt.Sprintf("%s/large/d%d/f", root, i), 7)
 		} else {
@@ -156,7 +156,7 @@ func TestScanAgreesWithStat(t *testing.T) {
 			if path == root {
 				w.Dir, w.Name = root, "."
 			}
-			w.Accessed, w.Born = e.Accessed, e.Born // reading directories changes the first
+			w.Accessed, w.Born = e.Accessed, e.Born // reading a directory changes its access time
 			if !ok || e != w {
 				t.Errorf("%q: %+v, want %+v", path, e, w)
 			}
@@ -177,7 +177,7 @@ func TestScanAgreesWithStat(t *testing.T) {
 	}
 }
 
-// A path may be far longer than one call can take.
+// A path may be far longer than the limit of one system call.
 func TestDeeperThanAPathCanBe(t *testing.T) {
 	root := t.TempDir()
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -271,7 +271,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 		}
 	}
 	table := dir + "/scan.parquet"
-	// The binary lies where not everybody may come.
+	// The binary may be in a directory that other users cannot enter.
 	binary, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		err = os.WriteFile(dir+"/self", binary, 0o755)
@@ -304,7 +304,8 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// What stays is there once, whatever goes on around it, and nothing outside is seen.
+// Files that stay are found exactly once during concurrent changes, and nothing outside of the root
+// is found.
 func TestChangesUnderWay(t *testing.T) {
 	dir := t.TempDir()
 	root, outside := dir+"/root", dir+"/outside"
@@ -326,7 +327,7 @@ func TestChangesUnderWay(t *testing.T) {
 				}
 				at := fmt.Sprintf("%s/%d/churn%d", root, n%40, k)
 				switch n % 3 {
-				case 0: // a directory that turns into a link out of the tree, and goes
+				case 0: // a directory that becomes a link out of the tree, and is removed
 					_ = os.MkdirAll(at+"/deep", 0o755)
 					_ = os.Rename(at, at+".moved")
 					_ = os.Symlink(outside, at)
@@ -367,8 +368,8 @@ func TestChangesUnderWay(t *testing.T) {
 	noOpenat2.Store(false)
 }
 
-// deletedUnderWay is how many files are deleted: a clean-up of a scratch file system, made
-// long by PREMIX_SOAK.
+// deletedUnderWay returns the number of deleted files, as in a clean-up of a scratch file system.
+// PREMIX_SOAK makes it large.
 func deletedUnderWay() int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return 2_000_000
@@ -376,8 +377,8 @@ func deletedUnderWay() int {
 	return 50_000
 }
 
-// Files that are deleted while they are looked at are counted and no failure, and what
-// stays beside them is found, each once.
+// Files that are deleted during the scan are counted and are not failures. Files that stay are
+// found exactly once.
 func TestDeletedUnderWay(t *testing.T) {
 	const perDir, keepEvery = 1000, 100
 	for attempt := 1; ; attempt++ {
@@ -396,7 +397,7 @@ func TestDeletedUnderWay(t *testing.T) {
 				if err := unix.Mknod(path, unix.S_IFREG|0o644, 0); err != nil {
 					t.Fatal(err)
 				}
-				// Of every other directory nothing stays, and it goes itself.
+				// All files of every other directory are deleted, and so is the directory.
 				if i%keepEvery == 0 && d%2 == 0 {
 					stays[path] = true
 					continue

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestSubtreesAsDu compares with du(1), on a tree with hard links, holes and a symlink.
+// TestSubtreesAsDu compares the sums with du(1), on a tree with hard links, holes and a symlink.
 func TestSubtreesAsDu(t *testing.T) {
 	root := t.TempDir()
 	for i := range 40 {
@@ -18,7 +18,7 @@ func TestSubtreesAsDu(t *testing.T) {
 		write(t, fmt.Sprintf("%s/a/%d/more%d", root, i%7, i), int64(i*1000))
 		write(t, fmt.Sprintf("%s/b/deep/er/%d", root, i), 100)
 	}
-	// Content, so that it takes space on disk.
+	// These files have content, so that they take space on disk.
 	for _, name := range []string{"a/1/full", "b/full", "here"} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(strings.Repeat("x", 300_000)), 0o600); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestSubtreesAsDu(t *testing.T) {
 				t.Fatal(err)
 			}
 			n++
-			// The name with which du counts a linked file depends on the order of the directory.
+			// The name under which du counts a linked file depends on the order of the directory.
 			if path == root+"/a/1" || path == root+"/a/2" {
 				continue
 			}
@@ -70,7 +70,7 @@ func TestSubtreesAsDu(t *testing.T) {
 			t.Errorf("du has %d directories, Subtrees %d", n, len(list))
 		}
 	}
-	// 80 + 40 files less those written over (40 of a/*/file are 7), 3 with content.
+	// 80 + 40 files without the overwritten ones (40 of a/*/file become 7), and 3 with content.
 	if s := list[0]; s.Files != 7+40+40+3 || s.Path != root || s.Modified == 0 || s.Unread != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -78,7 +78,7 @@ func TestSubtreesAsDu(t *testing.T) {
 	if s := got[root+"/a/1"]; s.Allocated < 300_000 {
 		t.Errorf("%+v", s)
 	}
-	// Looking into a directory gives the same sums.
+	// The sums of a subdirectory are the same.
 	below, err := table.Subtrees(root+"/b/", 1)
 	if err != nil || below[0].Allocated != got[root+"/b"].Allocated || below[1].Path != root+"/b/deep" || len(below) != 2 {
 		t.Errorf("%v, %v", below, err)

@@ -22,7 +22,7 @@ func usage(t *testing.T, top int, roots ...string) *Usage {
 
 func TestUsage(t *testing.T) {
 	root := t.TempDir()
-	// Sizes 1 to 20, and 20 of zero length: half of 40 files.
+	// Sizes 1 to 20, and 20 empty files: half of 40 files.
 	for i := range 20 {
 		write(t, fmt.Sprintf("%s/a/%d.txt.gz", root, i), int64(i+1))
 		write(t, fmt.Sprintf("%s/b/%d", root, i), 0)
@@ -88,7 +88,7 @@ func TestDeciles(t *testing.T) {
 	}{
 		{nil, "[]"},
 		{[]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, "[{10 1 1} {20 2 2} {30 3 3} {40 4 4} {50 5 5} {60 6 6} {70 7 7} {80 8 8} {90 9 9} {100 10 10}]"},
-		// One file of 100 bytes is cut into ten.
+		// One file of 100 bytes is divided into ten parts.
 		{[]int64{100}, "[{10 100 10} {20 100 10} {30 100 10} {40 100 10} {50 100 10} {60 100 10} {70 100 10} {80 100 10} {90 100 10} {100 100 10}]"},
 		{[]int64{0, 0, 0, 0, 0, 0, 0, 0, 5, 1 << 20}, "[{10 0 0} {20 0 0} {30 0 0} {40 0 0} {50 0 0} {60 0 0} {70 0 0} {80 0 0} {90 5 5} {100 1048576 1048576}]"},
 	} {
@@ -130,7 +130,7 @@ func TestCompare(t *testing.T) {
 		}
 		write(t, fmt.Sprintf("%s/run1/new%d", root, i), 50)
 	}
-	write(t, root+"/run2/2", 5000) // was 100
+	write(t, root+"/run2/2", 5000) // the size was 100
 	if err := os.Chmod(root+"/run3/3", 0o600); err != nil {
 		t.Fatal(err)
 	}

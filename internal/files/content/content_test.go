@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source has data at its begin, in its middle and over several pieces, and ends with a hole.
+// source makes a file with data at its begin, and in its middle over several pieces, which ends
+// with a hole.
 func source(t *testing.T) (*os.File, int64) {
 	t.Helper()
 	f := create(t, "source")
@@ -106,7 +107,7 @@ func TestShorter(t *testing.T) {
 	}
 }
 
-// What others do to the copy before it was compared is told.
+// Changes to the copy before its comparison are reported.
 func TestDiffers(t *testing.T) {
 	for name, spoil := range map[string]func(dst *os.File) error{
 		"a byte":  func(dst *os.File) error { _, err := dst.WriteAt([]byte("x"), 5<<20); return err },

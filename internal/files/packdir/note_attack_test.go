@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A note says which tree is unpacked, with its owners and its set-user-ID bits. One that
-// another user has written, or made a link of, is not believed.
+// A note determines which tree is unpacked, with its owners and its set-user-ID bits. A note that
+// another user has written, or has replaced by a link, is refused.
 func TestAttackNote(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, whom a second user attacks")
@@ -57,7 +57,7 @@ func TestAttackNote(t *testing.T) {
 			}
 		}
 	}
-	// Root's own is believed.
+	// A note of root's own is accepted.
 	asStranger(`rm "$1"`)
 	want := Note{Name: "data", State: packed}
 	if err := want.write(dir); err != nil {
@@ -66,7 +66,7 @@ func TestAttackNote(t *testing.T) {
 	if n, err := ReadNote(dir); err != nil || *n != want {
 		t.Errorf("%+v, %v", n, err)
 	}
-	// Unless others may have changed it.
+	// It is refused if others may have changed it.
 	if err := os.Chmod(notePath(dir), 0o666); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,7 @@ import (
 	"premix/internal/kit/beneath"
 )
 
-// A note that a killed process has left under a temporary name goes with the next one.
-// Files of other writers stay.
+// A temporary note of a killed process is removed by the next write. Files of other writers stay.
 func TestSweepsNotes(t *testing.T) {
 	parent := t.TempDir()
 	n := Note{Name: "data", Ref: "data@1", Tree: "1", Store: "/store", State: unpacked}

@@ -8,7 +8,7 @@ import (
 	"premix/internal/files"
 )
 
-// The page has the numbers, escapes what it is given, and asks for nothing outside.
+// The page has the numbers, escapes its input, and requests no external resources.
 func TestWrite(t *testing.T) {
 	u := &files.Usage{Table: "scan.parquet", Roots: []string{"/data/<b>run"}, Started: time.Unix(1e9, 0), Files: files.Amount{Count: 1000, Bytes: 4096, Zero: 430},
 		Deciles:     []files.Decile{{Percent: 100, Size: 2048, Bytes: 4096}},
@@ -33,7 +33,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What nothing was found in has a page, too.
+// An empty scan also has a page.
 func TestEmpty(t *testing.T) {
 	var b strings.Builder
 	if err := Write(&b, &files.Usage{Roots: []string{"/none"}}); err != nil {

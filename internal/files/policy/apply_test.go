@@ -50,7 +50,7 @@ func applied(t *testing.T, table *files.Table, text, journal string) *Report {
 	return rep
 }
 
-// found lists regular files below a directory with their contents' lengths.
+// found lists the regular files below a directory with their lengths.
 func found(t *testing.T, dir string) string {
 	t.Helper()
 	var list []string
@@ -86,8 +86,7 @@ func events(t *testing.T, journal string) []Event {
 	return list
 }
 
-// A file that moves is the same file afterwards: content, holes, owner, mode, times,
-// attributes, and all of its names.
+// A moved file keeps its content, holes, owner, mode, times, attributes, and all of its names.
 func TestMove(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/a/b/one", 5000, 10}, {"flash/two", 0, 20}, {"flash/linked", 10, 5}, {"disk/there", 1, 1}, {"flash/bad\xff", 2, 2}})
 	one, sparse := filepath.Join(dir, "flash/a/b/one"), filepath.Join(dir, "flash/sparse")
@@ -160,7 +159,7 @@ func TestMove(t *testing.T) {
 	if err := errors.Join(unix.Stat(filepath.Join(dir, "disk/linked"), &a), unix.Stat(filepath.Join(dir, "disk/a/again"), &b)); err != nil || a.Ino != b.Ino || a.Nlink != 2 {
 		t.Errorf("names of a file: %v, %d and %d", err, a.Ino, b.Ino)
 	}
-	// The audit says who did what, by which rule.
+	// The audit records the user, the action and the rule.
 	list := events(t, journal)
 	done := 0
 	for _, e := range list {
@@ -174,18 +173,18 @@ func TestMove(t *testing.T) {
 	if done != 5 || list[0].Result != Started || list[len(list)-1].Result != Finished {
 		t.Errorf("%d of %d events", done, len(list))
 	}
-	// Once more there is nothing to do.
+	// A second run has nothing to do.
 	if rep = applied(t, table, rules+moveAll, journal); rep.Done != 5 || !rep.Resumed || len(events(t, journal)) != len(list) {
 		t.Errorf("%+v", rep)
 	}
-	// Another policy has another journal.
+	// Another policy needs another journal.
 	var je *JournalError
 	if _, err := apply(t, table, rules+strings.Replace(moveAll, "move", "other", 1), journal); !errors.As(err, &je) {
 		t.Error(err)
 	}
 }
 
-// What has changed since the scan is left as it is.
+// Files that have changed since the scan are left alone.
 func TestChangedSince(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/grown", 10, 9}, {"flash/replaced", 10, 9}, {"flash/gone", 10, 9}, {"flash/open", 10, 9}, {"flash/taken", 10, 9},
 		{"flash/touched", 10, 9}, {"flash/same", 10, 9}, {"flash/dir/in", 10, 9}, {"flash/link", 10, 9}, {"outside/in", 10, 9}, {"outside/link", 10, 9}})
@@ -237,7 +236,8 @@ func TestDeleteAndPlace(t *testing.T) {
 	}
 }
 
-// Entries are what rules match, what no rule matches, and further names of what matches.
+// The counted entries are the matches of rules, the entries that match no rule, and further names
+// of matches.
 func TestCountsAddUpWithLinks(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/a", 10, 9}, {"flash/e", 20, 9}, {"flash/g", 30, 9}})
 	if err := errors.Join(os.Link(filepath.Join(dir, "flash/a"), filepath.Join(dir, "flash/b")), os.Link(filepath.Join(dir, "flash/a"), filepath.Join(dir, "outside")),
@@ -263,7 +263,8 @@ func TestCountsAddUpWithLinks(t *testing.T) {
 	}
 }
 
-// stopAt is an runner that has got as far as a premix that was killed there.
+// stopAt makes the state of a premix that was killed before it applies an action, and calls f with
+// the runner.
 func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *runner, r *ready)) {
 	t.Helper()
 	r, err := Parse("rules.sql", text, nil)
@@ -308,8 +309,8 @@ func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *ru
 	f(x, got)
 }
 
-// After premix was killed the directory of the source becomes a link, or a file: what was
-// to move has failed, and its copies are gone.
+// After a kill the source directory becomes a link or a file. The move then fails, and its copies
+// are removed.
 func TestKilledAndTheSourceIsSomethingElse(t *testing.T) {
 	for name, replace := range map[string]func(at string) error{
 		"link": func(at string) error { return os.Symlink("../elsewhere", at) },
@@ -345,8 +346,8 @@ func TestKilledAndTheSourceIsSomethingElse(t *testing.T) {
 	}
 }
 
-// A premix that is killed while it makes directories leaves none of them behind, also where
-// they were made in another way since, and where the action comes to nothing.
+// The directories of a premix that was killed while it made directories are removed. This also
+// holds if the directories exist by then, or if the action is impossible.
 func TestKilledWhileItMakesDirectories(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprint("source gone ", gone), func(t *testing.T) {
@@ -396,8 +397,7 @@ func TestKilledWhileItMakesDirectories(t *testing.T) {
 	}
 }
 
-// A premix that is killed at any point leaves what the next one finishes: the file is
-// in one place afterwards, whole.
+// After a kill at any point, the next run completes the move: the file is in one place, complete.
 func TestKilled(t *testing.T) {
 	noted := func(x *runner, r *ready) {
 		x.j.note(r.a, Event{Result: Copied, Device: int64(r.inode.Dev), Inode: int64(r.inode.Ino)})
@@ -491,7 +491,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// A writer that opens the file while it is copied waits for a moment, and wins.
+// A writer that opens the file during the copy waits for a moment and then writes. The file is not
+// moved.
 func TestWriterDuringCopy(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/a", 3 << 20, 9}})
 	table := scanned(t, dir)
@@ -500,7 +501,7 @@ func TestWriterDuringCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The copy is paced so slowly that the writer comes in the middle.
+	// The copy is so slow that the writer comes in the middle of it.
 	opened := make(chan error, 1)
 	began := make(chan struct{})
 	go func() {
@@ -549,7 +550,7 @@ func TestWriterDuringCopy(t *testing.T) {
 	}
 }
 
-// Two premix do not share a journal.
+// Two processes cannot use the same journal.
 func TestJournalInUse(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/a", 1, 9}})
 	journal := filepath.Join(t.TempDir(), "journal")
@@ -564,7 +565,7 @@ func TestJournalInUse(t *testing.T) {
 	}
 }
 
-// A pool without room is left alone, and so is the file.
+// A full pool stays unchanged, and so does the file.
 func TestDiskFull(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounting a small tmpfs needs root")
@@ -587,7 +588,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A journal lies where no rule could take it.
+// A journal must be in a place where no rule can apply to it.
 func TestJournalPlace(t *testing.T) {
 	dir, rules := pair(t, []file{{"flash/a", 1, 9}, {"else/a", 1, 9}})
 	const remove = "RULE 'old' DELETE WHERE name = 'none';"

@@ -17,14 +17,14 @@ import (
 	"premix/internal/files"
 )
 
-// now is the present of all plans here.
+// now is the time of all plans in these tests.
 var now = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// file is made for a test. Its content is one byte repeated.
+// file describes a file for a test. Its content is one byte repeated.
 type file struct {
 	path string
 	size int64
-	age  int // days since it was read and written
+	age  int // days since the last access and change
 }
 
 // lay makes files below a directory.
@@ -72,7 +72,7 @@ func planned(t *testing.T, table *files.Table, text string) *Plan {
 	return p
 }
 
-// names lists what a rule takes, below a directory.
+// names lists the files that a rule takes, relative to a directory.
 func names(p *RulePlan, dir string) string {
 	var list []string
 	for _, s := range p.Samples {
@@ -81,7 +81,7 @@ func names(p *RulePlan, dir string) string {
 	return strings.Join(list, " ")
 }
 
-// Conditions take the files that they say.
+// Conditions match the right files.
 func TestConditions(t *testing.T) {
 	dir := t.TempDir()
 	lay(t, dir, []file{
@@ -175,8 +175,8 @@ RULE 'all' DELETE WHERE TRUE`)
 	}
 }
 
-// A rule with a threshold acts above the upper mark, takes the heaviest, and stops at
-// the lower one; what earlier rules free counts.
+// A rule with a threshold acts above the upper mark, takes the files with the greatest weights, and
+// stops at the lower mark. Space that earlier rules free counts.
 func TestThreshold(t *testing.T) {
 	dir := t.TempDir()
 	flash, disk := filepath.Join(dir, "flash"), filepath.Join(dir, "disk")
@@ -238,8 +238,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// What is kept in order of weight is bounded by what is needed, and is what would have
-// been taken of all.
+// The number of candidates is limited by the bytes that are needed, and the result is the same as
+// without a limit.
 func TestPruning(t *testing.T) {
 	p := &RulePlan{weight: &number{}, bound: 10_000, floor: -1 << 63}
 	m := &maker{}
@@ -261,7 +261,7 @@ func TestPruning(t *testing.T) {
 	}
 }
 
-// The heaviest ones, and the first of a list, are those that they are when all is sorted.
+// heaviest and foremost return the same entries as sorting the whole list.
 func TestHeaviest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for trial := range 300 {
@@ -291,7 +291,7 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// A file with several names moves with all of them, or not.
+// A file with several names is moved with all of them, or not at all.
 func TestHardLinks(t *testing.T) {
 	dir := t.TempDir()
 	lay(t, dir, []file{{"flash/a", 10, 1}, {"flash/c", 10, 1}})
@@ -310,8 +310,8 @@ func TestHardLinks(t *testing.T) {
 	}
 }
 
-// PACK takes the outermost directory, and none with something below it that belongs to
-// an earlier rule.
+// PACK takes the outermost directory, and no directory with an entry that belongs to an earlier
+// rule.
 func TestPackPlan(t *testing.T) {
 	dir := t.TempDir()
 	var list []file
@@ -330,13 +330,13 @@ RULE 'rest' DELETE WHERE TRUE`)
 	if r := p.Rules[1]; r.Taken.Count != 1 || r.Taken.Bytes != 120 || r.Left[leftEarlier] != 1 || r.Left[leftWithin] != 3 {
 		t.Errorf("%+v %v", r.Taken, r.Left)
 	}
-	// What lies in a directory that PACK matches belongs to PACK, packed or not.
+	// Files in a directory that PACK matches belong to PACK, whether it is packed or not.
 	if got := p.Rules[2].Taken.Count; got != 1 {
 		t.Errorf("the rest is %d files", got)
 	}
 }
 
-// PLACE takes what is in another pool, and nothing that is in none.
+// PLACE takes files in another pool, and no files outside of all pools.
 func TestPlacePlan(t *testing.T) {
 	dir := t.TempDir()
 	lay(t, dir, []file{{"flash/a.tmp", 1, 1}, {"disk/b.tmp", 1, 1}, {"other/c.tmp", 1, 1}})

@@ -35,7 +35,7 @@ RULE 'pack' PACK INTO STORE 'store' AS 'packed/logs' WHERE files > 1_000 AND lar
 	}
 }
 
-// Each mistake is told with its place and a way out.
+// Each error is reported with its position and a hint.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ text, message, hint string }{
 		{"RULE 'x' MIGRATE FROM POOL flahs TO POOL disk;", "2:28: unknown pool flahs", "did you mean flash?"},
@@ -97,8 +97,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A file that says nothing is no file of rules, whatever pools are known already; one that
-// declares pools tells how full they are.
+// A file without rules and pools is an error, even if pools are known already. A file with pools
+// only is valid: its plan shows how full they are.
 func TestNoRules(t *testing.T) {
 	known := []Pool{{Name: "disk", Dir: "/disk"}}
 	for _, text := range []string{"", "\n", "-- RULE 'x' EXCLUDE;\n", "/* */ ;;"} {
@@ -113,7 +113,7 @@ func TestNoRules(t *testing.T) {
 	}
 }
 
-// All mistakes of a file are told at once.
+// All errors of a file are reported at once.
 func TestAllMistakes(t *testing.T) {
 	_, err := Parse("rules.sql", "RULE 'a' DELETE;\nRULE 'b' EXCLUDE WHERE sise > 1;\nFOO;\nRULE 'c' EXCLUDE;", nil)
 	var list problem.List

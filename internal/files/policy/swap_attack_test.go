@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever may write to a pool can put another file in the place of a copy that is not
-// named yet. Then the source stays.
+// A user who can write to a pool can replace a copy before it has its final name. The source then
+// stays.
 func TestAttackSwappedCopy(t *testing.T) {
 	dir, text := pair(t, []file{{"flash/one", 5000, 10}})
 	table := scanned(t, filepath.Join(dir, "flash"), filepath.Join(dir, "disk"))

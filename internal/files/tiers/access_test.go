@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// user is somebody who is not root.
+// user is a user other than root.
 type user struct {
 	uid, gid int
 	groups   []int
@@ -28,11 +28,11 @@ var (
 	stranger = user{uid: 12003, gid: 12003}
 )
 
-// do calls f with the rights of a user, on a thread that ends with it.
+// do calls f with the rights of a user, on a thread that ends afterwards.
 func (u user) do(f func() error) error {
 	result := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread does not get its rights back
+		runtime.LockOSThread() // never unlocked: the thread cannot get its rights back
 		groups := make([]uint32, len(u.groups)+1)
 		for i, g := range u.groups {
 			groups[i] = uint32(g)
@@ -53,7 +53,7 @@ func (u user) do(f func() error) error {
 	return <-result
 }
 
-// forAll lets other users into the directories of a test.
+// forAll lets other users enter the directories of a test.
 func forAll(t *testing.T, dir string) {
 	t.Helper()
 	for d := dir; len(d) > len(os.TempDir()); d = filepath.Dir(d) {
@@ -63,7 +63,7 @@ func forAll(t *testing.T, dir string) {
 	}
 }
 
-// openTiers is a mount that other users get into, past the mount, too.
+// openTiers makes a mount whose directories, also below the mount, other users can enter.
 func openTiers(t *testing.T) *mounted {
 	t.Helper()
 	needRoot(t)
@@ -76,7 +76,7 @@ func openTiers(t *testing.T) *mounted {
 	return m
 }
 
-// fresh waits until the kernel asks for everything again.
+// fresh waits until the kernel's caches of the mount have expired.
 func (m *mounted) fresh() { time.Sleep(cacheTime + 50*time.Millisecond) }
 
 func must(t *testing.T, errs ...error) {
@@ -86,8 +86,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// aclText makes an ACL as the kernel keeps it; see linux/posix_acl_xattr.h. Entries are a
-// tag, permissions and an id.
+// aclText returns an ACL in the format of the kernel; see linux/posix_acl_xattr.h. Entries are a
+// tag, permissions and an ID.
 func aclText(entries ...[3]uint32) []byte {
 	b := []byte{2, 0, 0, 0}
 	for _, e := range entries {
@@ -98,7 +98,7 @@ func aclText(entries ...[3]uint32) []byte {
 	return b
 }
 
-const none = ^uint32(0) // the id of entries that have none
+const none = ^uint32(0) // the ID of entries without one
 
 func TestModesAreThoseOfTheTier(t *testing.T) {
 	m := openTiers(t)
@@ -124,7 +124,7 @@ func TestModesAreThoseOfTheTier(t *testing.T) {
 	}
 }
 
-// attempts are ways to get at something.
+// attempts are ways to access a file.
 var attempts = []struct {
 	name string
 	do   func(path string) error
@@ -171,8 +171,7 @@ func opened(path string, flags int) error {
 	return unix.Close(fd)
 }
 
-// Whatever somebody tries is allowed and refused through the mount as it is in a directory
-// of a tier that is made alike.
+// Every access through the mount is allowed or refused exactly as in an equal directory of a tier.
 func TestAccessIsThatOfTheTier(t *testing.T) {
 	m := openTiers(t)
 	acls := map[string][]byte{
@@ -210,7 +209,7 @@ func TestAccessIsThatOfTheTier(t *testing.T) {
 						make(m.onFlash(same), dir, mode, acl)
 						make(beside, dir, mode, acl)
 						above := u.do(func() error { return a.do(m.at(same)) })
-						// The same directory of the disk, by a path that all may take.
+						// The same directory of the disk, by a path that all users can use.
 						var below error
 						fd, err := unix.Open(beside, unix.O_PATH, 0)
 						must(t, err)
@@ -226,7 +225,8 @@ func TestAccessIsThatOfTheTier(t *testing.T) {
 	}
 }
 
-// What is made belongs to who makes it, with the bits and ACLs that the tier would give it.
+// New files belong to the user who makes them, with the mode bits and ACLs that the tier would give
+// them.
 func TestNewFilesAreLikeThoseOfTheTier(t *testing.T) {
 	m := openTiers(t)
 	inherited := aclText([3]uint32{1, 7, none}, [3]uint32{2, 6, 12003}, [3]uint32{4, 7, none}, [3]uint32{0x10, 7, none}, [3]uint32{0x20, 0, none})
@@ -298,7 +298,8 @@ func TestNewFilesAreLikeThoseOfTheTier(t *testing.T) {
 	}
 }
 
-// A directory whose parts do not grant the same grants what both do, and the mount says so.
+// A directory whose parts have different permissions grants only the permissions of all parts, and
+// the mount reports it.
 func TestPartsOfADirectoryThatDiffer(t *testing.T) {
 	needRoot(t)
 	flash, disk := t.TempDir(), t.TempDir()
@@ -349,15 +350,15 @@ func TestPartsOfADirectoryThatDiffer(t *testing.T) {
 			t.Errorf("%s: a stranger opens what its tier keeps for others: %v", name, err)
 		}
 	}
-	// chmod mends them all.
+	// chmod makes the parts of all of them equal.
 	must(t, os.Chown(m.at("owner"), 0, 0), os.Chmod(m.at("owner"), 0o755))
 	if err := stranger.do(func() error { return opened(m.at("owner/f1"), unix.O_RDONLY) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// What the kernel knows of a directory does not open another one that comes into its place
-// below the mount.
+// Cached permissions of a directory do not give access to another directory that replaces it below
+// the mount.
 func TestDirectoryReplacedBelow(t *testing.T) {
 	m := openTiers(t)
 	must(t, os.Mkdir(m.onFlash("dir"), 0o755), os.Chown(m.onFlash("dir"), stranger.uid, stranger.gid))
@@ -393,8 +394,7 @@ func TestDirectoryReplacedBelow(t *testing.T) {
 	wantAbsent(t, m.onFlash("dir/new"))
 }
 
-// Links that come into the place of files below the mount lead nothing that the mount does
-// out of the tier.
+// If links replace files below the mount, no operation of the mount leaves the tier.
 func TestLinksComeIntoPlaceBelow(t *testing.T) {
 	m := openTiers(t)
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -419,7 +419,7 @@ func TestLinksComeIntoPlaceBelow(t *testing.T) {
 		<-done
 		swapped <- err
 	}()
-	// Whether each succeeds depends on what is there at the moment.
+	// The success of each operation depends on the file that exists at the moment.
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		fd, err := unix.Open(m.at("f"), unix.O_PATH|unix.O_NOFOLLOW, 0)
 		if err != nil {
@@ -445,8 +445,7 @@ func TestLinksComeIntoPlaceBelow(t *testing.T) {
 	}
 }
 
-// Private is where moves keep their copies. Where others could replace these, the tier is
-// refused.
+// Moves keep their copies in Private. A tier is refused if others could replace these.
 func TestPrivateOfOthers(t *testing.T) {
 	needRoot(t)
 	for name, prepare := range map[string]func(private string) error{
@@ -470,7 +469,7 @@ func TestPrivateOfOthers(t *testing.T) {
 	}
 }
 
-// A file may lie deeper than the longest path: programs reach it from a directory on the way.
+// A file may be deeper than the longest path: programs reach it from a directory above it.
 func TestDeeperThanTheLongestPath(t *testing.T) {
 	m := twoTiers(t)
 	below := func(top string, parts []string, do func(dir int, name string) error) int {
@@ -512,7 +511,7 @@ func TestDeeperThanTheLongestPath(t *testing.T) {
 	}
 }
 
-// chown(2) that changes neither owner nor group sets the time of status change, as on a tier.
+// A chown(2) that changes neither owner nor group sets the change time, as on a tier.
 func TestChownOfNothing(t *testing.T) {
 	m := twoTiers(t)
 	must(t, os.Mkdir(m.at("dir"), 0o755), os.Symlink("x", m.at("link")))

@@ -65,7 +65,7 @@ func TestFileWithoutAName(t *testing.T) {
 	must(t, f.Close())
 	m.mustMove(t, "dir/named")
 	wantText(t, m.at("dir/named"), "CONT")
-	// What is never linked leaves nothing behind.
+	// A file that is never linked leaves nothing behind.
 	must(t, opened(m.at("dir"), unix.O_TMPFILE|unix.O_WRONLY))
 	fd, err = unix.Open(m.at("dir"), unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL, 0o600)
 	must(t, err)
@@ -75,8 +75,8 @@ func TestFileWithoutAName(t *testing.T) {
 	}
 }
 
-// A file that is open is whole without its name, and what is done with it, or with a
-// directory that is gone, is done with nothing else.
+// An open file is complete after its name was removed. Operations on it, or on a removed directory,
+// affect no other file.
 func TestRemovedAndOpen(t *testing.T) {
 	m := twoTiers(t)
 	for _, moved := range []bool{false, true} {
@@ -115,7 +115,7 @@ func TestRemovedAndOpen(t *testing.T) {
 	defer d.Close()
 	var before, after unix.Stat_t
 	must(t, unix.Stat(m.flash, &before))
-	_ = d.Chmod(0o777) // which may fail
+	_ = d.Chmod(0o777) // it may fail
 	_ = d.Chown(12, 34)
 	_ = unix.Fsetxattr(int(d.Fd()), "user.note", []byte("x"), 0)
 	must(t, unix.Stat(m.flash, &after))
@@ -127,7 +127,7 @@ func TestRemovedAndOpen(t *testing.T) {
 	}
 }
 
-// A move keeps what a file may do, and does not act on anything that comes into its place.
+// A move keeps the permissions of a file, and does not act on a file that replaces it.
 func TestMoveOfFilesThatUsersControl(t *testing.T) {
 	m := openTiers(t)
 	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // cap_net_bind_service, capabilities(7)
@@ -142,7 +142,7 @@ func TestMoveOfFilesThatUsersControl(t *testing.T) {
 		t.Errorf("mode %#o, owner %d, capability %x, %v", st.Mode, st.Uid, value, err)
 	}
 
-	// Nothing leaves a tier by way of a link.
+	// A link does not lead a move out of a tier.
 	outside := t.TempDir()
 	write(t, filepath.Join(outside, "f"), "outside")
 	must(t, os.Symlink(outside, m.onFlash("way")), os.Symlink(filepath.Join(outside, "f"), m.onFlash("link")))
@@ -154,7 +154,7 @@ func TestMoveOfFilesThatUsersControl(t *testing.T) {
 	wantText(t, filepath.Join(outside, "f"), "outside")
 	must(t, m.Pass(t.Context(), nil))
 
-	// A directory of the destination that is a link.
+	// A directory of the destination is a link.
 	write(t, m.onFlash("sub/f"), "text")
 	must(t, os.Symlink(outside, m.onDisk("sub")))
 	m.settle(t)
@@ -167,8 +167,8 @@ func TestMoveOfFilesThatUsersControl(t *testing.T) {
 	}
 }
 
-// At the last moment of a move, when the copy has its name, another file comes into the
-// place of the source below the mount. Neither is lost.
+// At the last moment of a move, after the copy got its name, another file replaces the source below
+// the mount. Neither file is lost.
 func TestReplacedWhileItMoves(t *testing.T) {
 	m := twoTiers(t)
 	wantAll := map[string]bool{}
@@ -206,7 +206,7 @@ func TestReplacedWhileItMoves(t *testing.T) {
 			}
 		}
 	}
-	// What could not be put back is kept aside.
+	// A file that could not be restored is kept aside.
 	for _, dir := range []string{m.flash, m.disk} {
 		list, err := filepath.Glob(filepath.Join(dir, Private, "taken-*"))
 		must(t, err)
@@ -228,8 +228,8 @@ func ignore(err, but error) error {
 	return err
 }
 
-// Something that came into the place of a file when premix ended is kept when the tiers are
-// mounted again; the file itself is not needed any more.
+// A file that replaced another one when premix ended is kept when the tiers are mounted again. The
+// other file is not needed any more.
 func TestTakenWhenPremixEnded(t *testing.T) {
 	needRoot(t)
 	flash, disk := t.TempDir(), t.TempDir()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The directory in which copies are made until they are whole is not one of another user,
-// who could put links in the place of copies.
+// The directory for incomplete copies must not belong to another user, who could replace copies by
+// links.
 func TestAttackPrivate(t *testing.T) {
 	needRoot(t)
 	for name, take := range map[string]func(private string) error{

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soak is how often something is done: more often in the long run.
+// soak returns the number of repetitions, which is larger in long runs.
 func soak(short, long int) int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return long
@@ -25,8 +25,8 @@ func soak(short, long int) int {
 	return short
 }
 
-// Random operations on one file, as fsx does them: reads, writes, mappings, cuts, holes, and
-// moves between the tiers. What is read is what was written.
+// TestRandomOperations makes random operations on one file, as fsx does: reads, writes, mappings,
+// truncations, holes, and moves between the tiers. Reads must return the written data.
 func TestRandomOperations(t *testing.T) {
 	for seed := range soak(2, 20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -63,7 +63,7 @@ func (x *exerciser) open(t *testing.T) {
 	must(t, err)
 }
 
-// move moves the file to the other tier, where the kernel has told the mount that it was closed.
+// move moves the file to the other tier after the kernel has notified the mount that it was closed.
 func (x *exerciser) move(t *testing.T) {
 	for from := range 2 {
 		for {
@@ -110,8 +110,8 @@ func (x *exerciser) step() (string, error) {
 		x.want = x.want[:cut]
 		return "cut", x.f.Truncate(int64(cut))
 	case 4, 5: // a mapping, to be read or written
-		// Without passthrough this process would have to answer its own page faults, for which
-		// it has no thread while garbage is collected.
+		// Without passthrough this process would have to serve its own page faults, but it has no
+		// thread for this during garbage collection.
 		if end > len(x.want) || os.Getenv(ordinaryUser) != "" {
 			return "nothing", nil
 		}
@@ -151,7 +151,7 @@ func (x *exerciser) step() (string, error) {
 	}
 }
 
-// grow makes the file at least so large.
+// grow extends the expected content to at least this size.
 func (x *exerciser) grow(size int) {
 	if size > len(x.want) {
 		x.want = append(x.want, make([]byte, size-len(x.want))...)
@@ -169,7 +169,7 @@ func (x *exerciser) equal(got []byte, off int64, size int) error {
 	return nil
 }
 
-// program is a program that a test needs.
+// program returns the path of a program that a test needs.
 func program(t *testing.T, name, hint string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -191,7 +191,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return string(out)
 }
 
-// whileItMoves moves files back and forth until the test has done something.
+// whileItMoves moves files back and forth while do runs.
 func (m *mounted) whileItMoves(t *testing.T, do func()) {
 	t.Helper()
 	done, finished := make(chan struct{}), make(chan error)
@@ -316,8 +316,8 @@ print(sum(1 for k, v in db if v == b"v%%d" %% int(k.split(b"-")[1]) * 20))
 	})
 }
 
-// stressors are those of stress-ng for file systems that give the same result in a
-// directory of ext4.
+// stressors are the file system tests of stress-ng that give the same result in a directory of
+// ext4.
 var stressors = strings.Fields(`access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl
 	filename flock fpunch fstat getdent hdd io iomix link lockf lockofd mknod open rename seek symlink touch utime xattr`)
 
@@ -333,12 +333,12 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// ordinaryUser says that this binary is started to prepare the tests of an ordinary user.
+// ordinaryUser is set if this binary was started to run the tests as an ordinary user.
 const ordinaryUser = "PREMIX_TEST_ORDINARY_USER"
 
-const nobody = 65534 // who has a name, which fusermount3 wants
+const nobody = 65534 // it has a name, which fusermount3 needs
 
-// TestOrdinaryUser runs tests as somebody who mounts with fusermount3.
+// TestOrdinaryUser runs tests as a user who mounts with fusermount3.
 func TestOrdinaryUser(t *testing.T) {
 	needRoot(t)
 	helper := program(t, "fusermount3", "scripts/setup.sh test")
@@ -351,7 +351,7 @@ func TestOrdinaryUser(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.timeout=3m", "-test.v",
 		"-test.run=^(TestPosix|TestRandomOperations|TestListingMerges|TestOpenFilesAcrossAMove|TestWritersWhileFilesMove|TestFsyncOfADirectory|TestFileWithoutAName|TestGit|TestSQLite)$")
 	cmd.Env = append(os.Environ(), ordinaryUser+"="+dir, "TMPDIR="+dir)
-	// Of a mount namespace of its own, whose /dev/fuse is for all.
+	// Use a new mount namespace, whose /dev/fuse all users can open.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestPosix")) {
@@ -359,13 +359,12 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// becomeOrdinary makes /dev/fuse usable in this mount namespace, and gives the rights of
-// root up.
+// becomeOrdinary makes /dev/fuse usable in this mount namespace, and gives up the rights of root.
 func becomeOrdinary(dir string) error {
 	device := filepath.Join(dir, "fuse")
 	if err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		// Distributions let everybody open it, containers often do not.
+		// Distributions let every user open it, containers often do not.
 		unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))),
 		os.Chmod(device, 0o666),
 		unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, ""),

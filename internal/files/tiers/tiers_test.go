@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveTiers is where this binary finds the file of tiers that it serves on the directory
-// in mountTiers, for tests that kill it.
+// serveTiers and mountTiers name the file of tiers that this binary serves, and the directory, for
+// tests that kill it.
 const serveTiers, mountTiers = "PREMIX_TEST_TIERS", "PREMIX_TEST_MOUNT"
 
 func TestMain(m *testing.M) {
@@ -54,8 +54,8 @@ func serve(file, dir string) error {
 	return m.Run(context.Background(), func(e Event) { fmt.Println(e.Path) })
 }
 
-// A mount is killed while it moves files, again and again. No file is lost or doubled, and
-// each is in one tier.
+// A mount is killed repeatedly while it moves files. No file is lost or duplicated, and each is in
+// one tier.
 func TestKilledWhileItMoves(t *testing.T) {
 	needRoot(t)
 	top, dir := t.TempDir(), t.TempDir()
@@ -81,7 +81,7 @@ func TestKilledWhileItMoves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Files that are ready to move, and then some that come while others move.
+		// Some files are ready to move, and others appear while files move.
 		for i := range 6 {
 			rel := fmt.Sprintf("%d/before%d", round, i)
 			want[rel] = strings.Repeat(rel, 1+i*9000)
@@ -103,7 +103,7 @@ func TestKilledWhileItMoves(t *testing.T) {
 			t.Error(err)
 		}
 		_ = cmd.Wait()    // it was killed
-		if round%2 == 0 { // every other time the next one finds the dead mount
+		if round%2 == 0 { // every other time the next mount finds the dead one
 			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestKilledWhileItMoves(t *testing.T) {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		rel, _ := filepath.Rel(m.Dir, name) // below it, as WalkDir has it
+		rel, _ := filepath.Rel(m.Dir, name) // relative to it, as in WalkDir
 		b, err := os.ReadFile(name)
 		got[rel] = string(b)
 		_, here := os.Lstat(m.onFlash(rel))
@@ -231,8 +231,8 @@ func inode(t *testing.T, path string) uint64 {
 	return st.Ino
 }
 
-// mustMove moves a file from flash to disk once its last writer is gone, which the mount
-// hears of some time after close.
+// mustMove moves a file from flash to disk after its last writer has closed it. The mount is
+// notified some time after the close.
 func (m *mounted) mustMove(t *testing.T, rel string) {
 	t.Helper()
 	for {
@@ -261,8 +261,8 @@ func TestPosix(t *testing.T) {
 	}
 }
 
-// A link and a file take turns below one name. Who opens the file never gets what the link
-// leads to on the server's side, where it would be opened as root.
+// A link and a file alternate under one name. A client that opens the file never gets the target of
+// the link on the server's side, which would be opened as root.
 func TestOpenWhileItIsReplaced(t *testing.T) {
 	m := twoTiers(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -426,7 +426,7 @@ func TestOpenFilesAcrossAMove(t *testing.T) {
 		t.Errorf("a reader from before the move sees %q, %v", b[:n], err)
 	}
 	wantText(t, m.at("f"), "before")
-	// Somebody writes: all see it.
+	// All readers see a write.
 	writer, err := os.OpenFile(m.at("f"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -447,7 +447,7 @@ func TestOpenFilesAcrossAMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.mustMove(t, "f")
-	if err := os.Truncate(m.at("f"), 3); err != nil { // takes it back, too
+	if err := os.Truncate(m.at("f"), 3); err != nil { // the file moves back for this, too
 		t.Fatal(err)
 	}
 	if n, err := reader.ReadAt(b, 0); err != io.EOF || string(b[:n]) != "beh" {
@@ -457,7 +457,7 @@ func TestOpenFilesAcrossAMove(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// With the last reader the space is free.
+	// The space is freed after the last reader has closed the file.
 	for {
 		list, err := os.ReadDir(filepath.Join(m.flash, Private))
 		if err != nil {
@@ -475,8 +475,7 @@ func TestOpenFilesAcrossAMove(t *testing.T) {
 	wantText(t, m.onDisk("f"), "beh")
 }
 
-// settle waits until the mount has heard that nobody has a file open, and all files are old
-// enough to move.
+// settle waits until the mount knows that no file is open, and all files are old enough to move.
 func (m *mounted) settle(t *testing.T) {
 	t.Helper()
 	defer time.Sleep(2 * tick)
@@ -542,7 +541,7 @@ func TestWritersWhileFilesMove(t *testing.T) {
 	movers.Wait()
 }
 
-// small mounts a tmpfs of some size.
+// small mounts a tmpfs of a size.
 func small(t *testing.T, size string) string {
 	t.Helper()
 	needRoot(t)
@@ -655,7 +654,7 @@ func TestRecovery(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(disk, Private, "dir-1-1"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Times of changes are those of the kernel's clock, which may tick slowly.
+	// Change times come from the kernel's clock, which may tick slowly.
 	if err := os.Chmod(filepath.Join(disk, "d/differs"), 0o600); err != nil {
 		t.Fatal(err)
 	}

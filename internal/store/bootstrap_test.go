@@ -12,7 +12,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// bootstrap reads a bootstrap of a tag, nil where there is none.
+// bootstrap reads the bootstrap of a tag for a profile. It returns nil if the tag has none.
 func bootstrap(t *testing.T, s *store.Store, ref tree.Ref, profile string) *tree.Bootstrap {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(s.Dir(), ref.BootstrapPath(profile)))
@@ -29,7 +29,8 @@ func bootstrap(t *testing.T, s *store.Store, ref tree.Ref, profile string) *tree
 	return o
 }
 
-// A bootstrap repeats what lies in the store, whatever happened there, or is not there.
+// A bootstrap always repeats the files of the store, whatever happened to the store, or it
+// is absent.
 func TestBootstraps(t *testing.T) {
 	s, dir := newStore(t), t.TempDir()
 	mixed(t, dir)
@@ -81,7 +82,7 @@ func TestBootstraps(t *testing.T) {
 	}
 	repeats(o)
 
-	// Another tree: its profiles are others.
+	// A new tree of the tag removes the bootstraps of the profiles of the former tree.
 	write(t, dir, "another", []byte("file"))
 	p = publish(t, s, dir, "x", "")
 	if bootstrap(t, s, ref, "other") != nil {
@@ -93,7 +94,7 @@ func TestBootstraps(t *testing.T) {
 	}
 	repeats(o)
 
-	// One that lacks is made by the next publish; a wrong one is found.
+	// The next publish makes a missing bootstrap, and Verify finds a damaged one.
 	path := filepath.Join(s.Dir(), ref.BootstrapPath(tree.DefaultProfile))
 	flip(t, path)
 	if found := verify(t, s); len(found) != 1 {

@@ -29,8 +29,8 @@ func noise(seed uint64, n int) []byte {
 	return p[:n]
 }
 
-// write makes a file, and its directories, with a time that does not depend on
-// when that was.
+// write creates a file and its directories. The modification time is fixed, so that it does
+// not depend on when the test runs.
 func write(t testing.TB, dir, name string, content []byte) {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -42,7 +42,8 @@ func write(t testing.TB, dir, name string, content []byte) {
 	}
 }
 
-// settle gives everything one time, and the modes of no umask.
+// settle sets the same time on everything below dir, and modes that do not depend on the
+// umask.
 func settle(t testing.TB, dir string) {
 	t.Helper()
 	then := time.Unix(1_234_567_890, 5)
@@ -78,8 +79,8 @@ func mixed(t testing.TB, dir string) {
 	settle(t, dir)
 }
 
-// What the machine, the order of names on disk, or the place of holes are must
-// not matter.
+// TestReproducible checks that the digest of a tree does not depend on the umask, the order
+// of names on disk, or the places of holes.
 func TestReproducible(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	mixed(t, a)
@@ -104,7 +105,7 @@ func TestReproducible(t *testing.T) {
 		write(t, b, n, content)
 	}
 	unix.Umask(old)
-	// A hole here is data there.
+	// The file is data in a and a hole in b.
 	write(t, a, "zeros", make([]byte, 3<<20))
 	write(t, b, "zeros", nil)
 	if err := os.Truncate(filepath.Join(b, "zeros"), 3<<20); err != nil {
@@ -118,8 +119,8 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The digest of a tree is a promise: whoever changes the layout, the chunker or
-// the metadata breaks it for all stores, and should know.
+// The digest of a tree must stay the same between versions. A change of the layout, the
+// chunker or the metadata makes it another one in all stores, and this test fails then.
 func TestDigestStaysTheSame(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("owners are part of the digest: it is known for root's files")
@@ -135,7 +136,7 @@ func TestDigestStaysTheSame(t *testing.T) {
 	}
 }
 
-// dataChunks are the digests of the chunks behind the metadata.
+// dataChunks returns the digests of the chunks that lie behind the metadata.
 func dataChunks(t testing.TB, s *store.Store, d object.Digest) map[object.Digest]bool {
 	t.Helper()
 	tr, err := s.Tree(d)
@@ -210,7 +211,7 @@ func TestOnlyWhatChangedIsRead(t *testing.T) {
 			then := time.Unix(1_234_567_890, 5)
 			return os.Chtimes(path, then, then)
 		}, 2<<20 + 1, 1},
-		// Its neighbours are needed for the chunk.
+		// The chunk also contains the neighbouring files, which are read as well.
 		{"a small file", func() error { return os.WriteFile(filepath.Join(dir, "small/d1/f001"), noise(3, 5000), 0o644) }, 2 << 20, 1},
 		{"a mode", func() error { return os.Chmod(filepath.Join(dir, "tiny/t008"), 0o600) }, 6, 1},
 		{"a name", func() error {
@@ -230,7 +231,8 @@ func TestOnlyWhatChangedIsRead(t *testing.T) {
 	}
 }
 
-// The kernel tells whether a file was opened, and does not trust our counters.
+// The test asks the kernel (inotify(7)) whether a file was opened, and does not trust the
+// counters of premix.
 func TestUnchangedFilesAreNotOpened(t *testing.T) {
 	s, dir, cache := newStore(t), t.TempDir(), t.TempDir()
 	for i, n := range []int{10, 5000, 200_000} {
@@ -289,8 +291,8 @@ func TestCacheIsOnlyAHelp(t *testing.T) {
 	}
 }
 
-// restless changes a file whenever somebody reads it, before what is read is
-// given out: by fanotify(7), so that it does not depend on who runs when.
+// restless changes a file at each read, before the reader gets the content. It uses
+// fanotify(7), so that the order of events does not depend on the scheduler.
 func restless(t *testing.T, path string) (stop func()) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
@@ -308,8 +310,8 @@ func restless(t *testing.T, path string) (stop func()) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		// Of an event: length (4), version, reserved, header's length (2), mask
-		// (8), descriptor (4), process (4).
+		// The fields of an event: its length (4 bytes), the version, a reserved byte, the
+		// length of the header (2), the mask (8), the descriptor (4) and the process (4).
 		buf := make([]byte, 24)
 		for i := byte(0); ; i++ {
 			if _, err := events.Read(buf); err != nil {
@@ -344,7 +346,7 @@ func TestFileThatKeepsChanging(t *testing.T) {
 		if _, err := s.Resolve(mustRef(t, "x")); err == nil {
 			t.Error("there is a tag all the same")
 		}
-		// Once it is quiet it is published.
+		// Once the file is quiet, it can be published.
 		cache := t.TempDir()
 		p := publish(t, s, dir, "x", cache)
 		if q := publish(t, s, dir, "y", ""); q.Tree != p.Tree {
@@ -353,8 +355,8 @@ func TestFileThatKeepsChanging(t *testing.T) {
 	}
 }
 
-// Files change between and within publishes, as fast as the clock ticks or
-// faster: whatever a publish saw, the next one sees what is there.
+// Files change between and within publishes, as fast as the clock ticks or faster. Whatever
+// one publish has read, the next one publishes the current content.
 func TestRacyChanges(t *testing.T) {
 	s, dir, cache := newStore(t), t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -364,7 +366,7 @@ func TestRacyChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.WriteAt(fmt.Appendf(nil, "%04d", i), 0); err != nil { // the same size
+		if _, err := f.WriteAt(fmt.Appendf(nil, "%04d", i), 0); err != nil { // the size stays the same
 			t.Fatal(err)
 		}
 		f.Close()
@@ -409,7 +411,7 @@ func TestDirectoryThatChangesIsWhole(t *testing.T) {
 		write(t, dir, fmt.Sprintf("d/%03d", i), noise(uint64(i), 100))
 	}
 	done, gone := make(chan struct{}), make(chan struct{})
-	go func() { // one name is always there, under one of two names
+	go func() { // the file always exists under one of two names
 		defer close(gone)
 		for {
 			select {

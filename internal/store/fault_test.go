@@ -54,8 +54,8 @@ func objects(t testing.TB, s *store.Store) map[string]bool {
 	return all
 }
 
-// A publish that is killed at any moment leaves a store that is sound, stands for
-// what it stood for or for the new tree, and takes the next publish.
+// A publish that is killed at any moment leaves a sound store, whose tag has the old tree
+// or the new one, and which accepts the next publish.
 func TestKilledPublish(t *testing.T) {
 	s, dir, cache := newStore(t), t.TempDir(), t.TempDir()
 	mixed(t, dir)
@@ -65,11 +65,11 @@ func TestKilledPublish(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := time.Since(began)
-	// What is published again is read in part only: the time in which it is killed
-	// shrinks until some are.
+	// A repeated publish reads only a part of the files. The time before the kill shrinks
+	// until some publishes are killed.
 	killed, rounds := 0, soak(6, 100)
 	for i := 0; i < rounds || killed == 0 && i < 10*rounds; i++ {
-		for n := range 20 { // a fifth of the contents is new each time
+		for n := range 20 { // a fifth of the contents is new in each round
 			write(t, dir, fmt.Sprintf("small/d%d/f%03d", n%7, n*10), noise(uint64(i*1000+n), 30_000))
 			write(t, dir, fmt.Sprintf("tiny/t%03d", n*10), fmt.Append(nil, i))
 		}
@@ -122,8 +122,8 @@ func TestKilledPublish(t *testing.T) {
 	}
 }
 
-// Publishers in several goroutines and processes, and collectors that keep
-// nothing they need not keep: no tree ever lacks anything.
+// Several goroutines and processes publish while a collector removes everything that it may
+// remove. No tree ever lacks an object.
 func TestPublishAndCollectTogether(t *testing.T) {
 	s := newStore(t)
 	const names = 3
@@ -138,14 +138,14 @@ func TestPublishAndCollectTogether(t *testing.T) {
 			dir := t.TempDir()
 			ref := fmt.Sprintf("name%d", n)
 			for i := range soak(8, 150) {
-				// Contents come and go, so that objects become garbage just when
-				// somebody wants them again, of other names too.
+				// Contents come and go. Objects therefore become garbage at the moment when
+				// a publish, also of another name, needs them again.
 				for k := range 6 {
 					write(t, dir, fmt.Sprint("f", k), noise(uint64((i+n+k)%5), 70_000+k))
 					write(t, dir, fmt.Sprint("s", k), noise(uint64(100+(i+n+k)%5), 9000))
 				}
 				settle(t, dir)
-				if i%4 == 3 { // by another process
+				if i%4 == 3 { // another process publishes
 					if err := childCommand(s, "publish", dir, ref, "").Run(); err != nil {
 						t.Errorf("%s, round %d: %v", ref, i, err)
 						return
@@ -157,7 +157,7 @@ func TestPublishAndCollectTogether(t *testing.T) {
 					t.Errorf("gc beside %s, round %d: %v", ref, i, err)
 					return
 				}
-				// Nobody else moves this tag.
+				// No other publisher moves this tag.
 				r, err := s.Resolve(mustRef(t, ref))
 				if err != nil {
 					t.Error(err)
@@ -241,7 +241,7 @@ func TestGCKeeps(t *testing.T) {
 		{store.GCOptions{Keep: 1, KeepFor: 100 * 24 * time.Hour}, "[true true true true true]"},
 		{store.GCOptions{Keep: 1, DryRun: true}, "[true true true true true]"},
 		{store.GCOptions{Keep: 4}, "[false true true true true]"},
-		// The second one was replaced two days ago.
+		// The second tree was replaced two days ago.
 		{store.GCOptions{Keep: 2, KeepFor: 36 * time.Hour}, "[false false true true true]"},
 		{store.GCOptions{Keep: 2}, "[false false false true true]"},
 		{store.GCOptions{}, "[false false false false true]"},
@@ -302,7 +302,7 @@ func TestGCRefusesWhatItCannotRead(t *testing.T) {
 		write(t, dir, "f", noise(1, 300_000))
 		publish(t, s, dir, "y", "")
 		write(t, dir, "f", noise(2, 300_000))
-		publish(t, s, dir, "y", "") // there is garbage
+		publish(t, s, dir, "y", "") // this leaves garbage
 		tr, err := s.Tree(publish(t, s, dir, "refs/x", "").Tree)
 		if err != nil {
 			t.Fatal(err)
@@ -412,7 +412,7 @@ func TestVerifyFinds(t *testing.T) {
 	}
 }
 
-// What is damaged can be dropped, and comes back with the next publish.
+// Verify can drop damaged objects, and the next publish writes them again.
 func TestDropAndPublishAgain(t *testing.T) {
 	s, dir, cache := newStore(t), t.TempDir(), t.TempDir()
 	mixed(t, dir)
@@ -477,7 +477,7 @@ func TestHistoryAfterACrash(t *testing.T) {
 	history := func(s *store.Store) string { return filepath.Join(s.Dir(), "tags/x/latest.history.jsonl") }
 	for name, c := range map[string]struct {
 		crash  func(s *store.Store, content []byte) error
-		serial int64 // of the next record
+		serial int64 // serial number of the next record
 	}{
 		"a torn line": {func(s *store.Store, content []byte) error {
 			return os.WriteFile(history(s), append(content, content[:100]...), 0o644)
@@ -537,7 +537,7 @@ func TestWriterKeepsWhatItCountsOn(t *testing.T) {
 		return d
 	}
 	counted, forgotten := put("counted on"), put("forgotten")
-	time.Sleep(20 * time.Millisecond) // a tick of the clock
+	time.Sleep(20 * time.Millisecond) // wait for a tick of the clock
 	w, err := s.Begin()
 	if err != nil {
 		t.Fatal(err)
@@ -643,8 +643,9 @@ func TestProfiles(t *testing.T) {
 	if found := verify(t, s); len(found) > 0 {
 		t.Errorf("%+v", found)
 	}
-	// A bundle of one whole chunk is that chunk's object. The first may also stand in
-	// the bootstrap of the tag, which is then told of too.
+	// A bundle of one whole chunk is the object of that chunk, and the first bundle may
+	// also be part of the tag's bootstrap, which Verify would report too. The test damages
+	// a bundle of several parts.
 	several := 1 + slices.IndexFunc(p.Bundles[1:], func(b tree.Bundle) bool { return b.Parts > 1 })
 	if several == 0 {
 		t.Fatalf("no bundle of several parts: %+v", p.Bundles)
@@ -653,7 +654,7 @@ func TestProfiles(t *testing.T) {
 	if found := verify(t, s); len(found) != 2 || !strings.Contains(fmt.Sprint(found), fmt.Sprintf("bundle %d", several)) {
 		t.Errorf("a damaged bundle: %+v", found)
 	}
-	// It goes with its tree.
+	// The collector removes the profile together with its tree.
 	write(t, dir, "incompressible", nil)
 	publish(t, s, dir, "x", "")
 	time.Sleep(20 * time.Millisecond)

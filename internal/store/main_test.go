@@ -12,8 +12,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// The test binary is also the process that publishes, or collects, and is
-// killed.
+// The test binary is also the child process that publishes or collects, and is killed.
 const childEnv = "PREMIX_TEST_STORE_CHILD"
 
 func TestMain(m *testing.M) {
@@ -27,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child does one thing with a store. Its arguments are the store, the home, and
-// what the thing needs.
+// child performs one operation on a store. Its arguments are the directory of the store,
+// its home, and the arguments of the operation.
 func child(what string, args []string) error {
 	s, err := store.Open(args[0], store.Options{Home: args[1], Unsynced: true})
 	if err != nil {
@@ -36,7 +35,7 @@ func child(what string, args []string) error {
 	}
 	ctx := context.Background()
 	switch what {
-	case "publish": // directory, reference, cache
+	case "publish": // args: directory, reference, cache
 		key, err := s.Key("")
 		if err != nil {
 			return err
@@ -47,7 +46,7 @@ func child(what string, args []string) error {
 		}
 		_, err = s.Publish(ctx, args[2], ref, store.PublishOptions{Key: key, Cache: args[4]})
 		return err
-	case "gc": // again and again, until it is killed
+	case "gc": // repeat until the process is killed
 		for {
 			if _, err := s.GC(ctx, store.GCOptions{}); err != nil {
 				return err
@@ -65,8 +64,7 @@ func childCommand(s *store.Store, what string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// soak is how often something is done: n times, or many times where there is
-// time.
+// soak returns how often a test repeats a step: n times, or many times in a soak run.
 func soak(n, many int) int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return many

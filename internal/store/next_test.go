@@ -9,7 +9,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// A bootstrap tells what is mounted next for as long as there is no choice.
+// A bootstrap names the next references to mount as long as each has exactly one successor.
 func TestRow(t *testing.T) {
 	s, dir := newStore(t), t.TempDir()
 	refs := map[string]tree.Ref{}
@@ -58,7 +58,7 @@ func TestRow(t *testing.T) {
 	if _, err := s.Untag(context.Background(), refs["d"]); err != nil {
 		t.Fatal(err)
 	}
-	row("a", "b", "e") // nothing new, and nothing is forgotten for it
+	row("a", "b", "e") // nothing is new, and no old entry is dropped
 	if _, err := s.GC(context.Background(), store.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}

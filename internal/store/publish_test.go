@@ -15,7 +15,7 @@ import (
 	"premix/internal/testkit/testtree"
 )
 
-// newStore makes a store that does not wait for the disk.
+// newStore creates a store that does not sync its writes to disk.
 func newStore(t testing.TB) *store.Store {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func newStore(t testing.TB) *store.Store {
 	return s
 }
 
-// homeOf is the home of a store that newStore made.
+// homeOf returns the home of a store that newStore made.
 func homeOf(s *store.Store) string { return filepath.Join(filepath.Dir(s.Dir()), "home") }
 
 func mustRef(t testing.TB, s string) tree.Ref {
@@ -78,7 +78,8 @@ func image(t testing.TB, s *store.Store, d object.Digest, path string) {
 	}
 }
 
-// mounted mounts a tree's image by the kernel alone, for as long as the test.
+// mounted mounts the image of a tree with the kernel's EROFS alone, and unmounts it at the
+// end of the test.
 func mounted(t testing.TB, s *store.Store, d object.Digest) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image")

@@ -11,11 +11,11 @@ import (
 	"premix/internal/store/tree"
 )
 
-// What bundles say of files is what was touched of the image: no block more, since
-// nobody fetches that, and none of the data less.
+// The spans of a profile's bundles list exactly the blocks of files that were touched: no
+// block more, because the bundles do not contain it, and no touched data less.
 func TestSpansAreWhatWasTouched(t *testing.T) {
 	s, dir := newStore(t), t.TempDir()
-	for i := range 300 { // gathered in chunks whose borders are anywhere
+	for i := range 300 { // small files share chunks, whose borders are at any place
 		write(t, dir, fmt.Sprintf("aa/%03d", i), noise(uint64(i), 5000+37*i))
 	}
 	write(t, dir, "large", noise(7, 3<<20+100))
@@ -39,8 +39,8 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first 100 blocks of the large file and block 500, as the cache records them:
-	// blocks of the image, told in leaves of chunks.
+	// The first 100 blocks of the large file and block 500, in the form in which the cache
+	// records them: blocks of the image as leaves of chunks.
 	touched := map[int]bool{}
 	recorded := &tree.Profile{Tree: tr.Digest()}
 	place := map[int]int{}
@@ -97,8 +97,9 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 	}
 }
 
-// A start of usual size takes five requests, or one for each twentieth file that it
-// touches: the bootstrap has the first bundle. What travels at once is about as long.
+// A start of usual size takes five requests, or one for every twenty files that it touches.
+// The bootstrap contains the first bundle. The bundles that are fetched at once are about
+// equally long.
 func TestFewBundles(t *testing.T) {
 	for _, c := range []struct{ files, length, bundles int }{
 		{10, 1500 << 10, 5}, {100, 160 << 10, 5}, {150, 120 << 10, 7}, {400, 40 << 10, 8}, {40, 40 << 10, 2},
@@ -106,7 +107,7 @@ func TestFewBundles(t *testing.T) {
 		s, dir := newStore(t), t.TempDir()
 		for i := range c.files {
 			content := noise(uint64(i), c.length)
-			if i%3 == 0 { // half of it is not worth its bytes on the way
+			if i%3 == 0 { // half of the file compresses to almost nothing
 				clear(content[:c.length/2])
 			}
 			write(t, dir, fmt.Sprint(i), content)
@@ -144,7 +145,7 @@ func TestFewBundles(t *testing.T) {
 			}
 			lengths = append(lengths, int64(len(stored)))
 		}
-		for k := 2; k < len(lengths); k++ { // the first are shorter
+		for k := 2; k < len(lengths); k++ { // the first bundles are shorter
 			if lengths[k] < lengths[0] || 2*lengths[k] < lengths[len(lengths)-1] {
 				t.Errorf("%d files: bundles of %d bytes", c.files, lengths)
 				break

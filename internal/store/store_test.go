@@ -113,8 +113,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A full disk stops a publish with a clear error and harms nothing; with room it
-// goes on.
+// A full disk stops a publish with a clear error and damages nothing. Once there is room,
+// the publish succeeds.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a small filesystem is mounted, which needs root")
@@ -164,8 +164,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A store that cannot be made for want of room leaves nothing, so that the same
-// command can be given again.
+// If there is no room to make a store, Init leaves nothing behind, so that the same command
+// can run again.
 func TestInitOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a small filesystem is mounted, which needs root")

@@ -10,8 +10,8 @@ import (
 	"premix/internal/store/object"
 )
 
-// packed is an origin in memory that has stored forms, and decodes and hashes
-// them as an origin.Group does.
+// packed is an origin in memory that keeps objects in their stored form. It decodes and
+// hashes them as an origin.Group does.
 type packed struct {
 	stored map[object.Digest][]byte
 }
@@ -20,11 +20,11 @@ func (p packed) Verified(_ context.Context, d object.Digest, size int64) ([]byte
 	return object.Decode(nil, d, size, p.stored[d])
 }
 
-// link is an origin behind a line of a given rate and round trip.
+// link is an origin behind a line with a given rate and round trip.
 type link struct {
 	packed
 	mu   sync.Mutex
-	free time.Time // when the line has sent what it was given so far
+	free time.Time // when the line has sent everything so far
 }
 
 func (l *link) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
@@ -41,8 +41,8 @@ func (l *link) Verified(ctx context.Context, d object.Digest, size int64) ([]byt
 	return l.packed.Verified(ctx, d, size)
 }
 
-// BenchmarkLink reads a tree once over a line of 1 Gbit/s and 20 ms. The rate is
-// that of stored forms, of which the line can carry 125 MB/s.
+// BenchmarkLink reads a tree once over a line of 1 Gbit/s and 20 ms. It reports the rate of
+// stored forms, of which the line can carry 125 MB/s.
 func BenchmarkLink(b *testing.B) {
 	p, s := benchTree(b)
 	var stored int64
@@ -111,8 +111,8 @@ func BenchmarkColdSequential(b *testing.B) {
 	}
 }
 
-// BenchmarkDecode is the bound of a cold read: decoding and hashing the same
-// bytes, on all cores, and nothing else.
+// BenchmarkDecode measures the upper bound of a cold read: it decodes and hashes the same
+// bytes on all cores, and does nothing else.
 func BenchmarkDecode(b *testing.B) {
 	p, s := benchTree(b)
 	b.SetBytes(int64(len(s.image)) / int64(len(s.chunks)))

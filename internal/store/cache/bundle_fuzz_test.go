@@ -9,14 +9,14 @@ import (
 	"premix/internal/store/tree"
 )
 
-// FuzzBundle prefetches a bundle whose content is arbitrary, but has the digest and, where
-// fit is set, the size that the profile names: every byte that is read from the tree is still
-// right.
+// FuzzBundle prefetches a bundle with arbitrary content. The bundle has the digest and,
+// where fit is set, the size that the profile names. Every byte that is then read from the
+// tree is still right.
 func FuzzBundle(f *testing.F) {
 	w := newWorld()
 	s := w.publish(f, shape{seed: 85, chunks: 24, mean: 5 * object.LeafSize, page: 8, holes: true})
 	var row []tree.Part
-	var seams []int // where parts end in the bundle
+	var seams []int // offsets in the bundle at which parts end
 	for i, c := range s.chunks {
 		switch {
 		case c.Hole() || len(row) == 6:
@@ -52,7 +52,7 @@ func FuzzBundle(f *testing.F) {
 		if fit {
 			given = append(bytes.Clone(given), content...)[:len(content)]
 		}
-		mine := newWorld() // as a world notes each request, and inputs are many
+		mine := newWorld() // a world of its own, because a world records each request, and there are many inputs
 		maps.Copy(mine.contents, w.contents)
 		p := *right
 		p.Bundles = []tree.Bundle{{Digest: mine.add(given), Size: int64(len(content)), Parts: len(row)}}

@@ -10,7 +10,8 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// mountXFS mounts a new XFS, which shares blocks, for the length of the test.
+// mountXFS mounts a new XFS, which can share blocks, and unmounts it at the end of the
+// test.
 func mountXFS(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,21 +40,21 @@ func mountXFS(t *testing.T) string {
 		}
 	}
 	t.Cleanup(func() {
-		if err := unmount.Dir(dir); err != nil { // its loop device goes with it
+		if err := unmount.Dir(dir); err != nil { // this also frees its loop device
 			t.Errorf("umount: %v", err)
 		}
 	})
 	return dir
 }
 
-// Where the file system can share blocks, a chunk taken from another tree takes
-// no room of its own.
+// If the file system can share blocks, a chunk that is copied from another tree takes no
+// room of its own.
 func TestSharedBlocks(t *testing.T) {
 	dir := filepath.Join(mountXFS(t), "cache")
 	w := newWorld()
 	a := w.publish(t, shape{seed: 95, chunks: 40, mean: 100_000, page: 4096})
-	// The same chunks behind a block of something else: all of them are aligned to
-	// blocks as before.
+	// The same chunks follow one block of other data, so that all of them keep their
+	// alignment to blocks.
 	b := sample{chunks: append(a.chunks[:0:0], a.chunks...)}
 	first := make([]byte, block)
 	fill(newRand(96), first)
@@ -76,12 +77,12 @@ func TestSharedBlocks(t *testing.T) {
 	settle(t, c)
 	readAll(t, tb, b)
 	st := tb.Stats()
-	// A chunk that is in the tree several times is taken from one of its places,
-	// which need not be aligned as the other.
+	// A chunk that is in the tree several times is copied from one of its places, whose
+	// alignment may differ.
 	if st.SharedBytes < int64(len(a.image))*3/4 || st.Corrupt != 0 {
 		t.Errorf("%d bytes of %d share their blocks: %+v", st.SharedBytes, len(a.image), st)
 	}
-	// Punching in one leaves the other alone.
+	// Punching holes in one image leaves the other unchanged.
 	if err := ta.Close(); err != nil {
 		t.Fatal(err)
 	}

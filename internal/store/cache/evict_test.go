@@ -13,13 +13,13 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// du returns what everything below a directory takes on disk, as du(1) counts.
+// du returns the disk usage of everything below a directory, as du(1) counts it.
 func du(t testing.TB, dir string) int64 {
 	t.Helper()
 	var n int64
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			return nil // the cache has removed it
 		}
 		if err != nil {
 			return err
@@ -40,15 +40,16 @@ func du(t testing.TB, dir string) int64 {
 	return n
 }
 
-// agreesWithDu waits until a cache says what du(1) does of its directory. File systems
-// allocate lists of extents when they write back, at any moment.
+// agreesWithDu waits until a cache reports the same disk usage as du(1) of its directory.
+// It has to wait because file systems allocate lists of extents at any moment when they
+// write back.
 func agreesWithDu(t testing.TB, c *Cache, dir string) {
 	t.Helper()
 	waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })
 }
 
-// keepsTo waits until a cache takes no more than it may: what file systems allocate when
-// they write back, it has made room for within a second. See maintainLoop.
+// keepsTo waits until a cache is within its quota. File systems allocate blocks when they
+// write back, and the cache makes room for them within a second: see maintainLoop.
 func keepsTo(t testing.TB, c *Cache, quota func() int64) {
 	t.Helper()
 	waitFor(t, "what the quota allows", func() bool { return c.Status().Used <= quota() })
@@ -66,10 +67,10 @@ func TestQuotaIsWhatDuCounts(t *testing.T) {
 			if du(t, dir) <= quota {
 				continue
 			}
-			// It looks at one file after the other, and may have seen what was evicted
-			// from one and, a moment later, what took its place in another. And file
-			// systems allocate lists of extents when they write back, which the cache
-			// notices within a second, and makes room for: see maintainLoop.
+			// du looks at one file after the other. It may have counted a chunk of one file
+			// before its eviction, and then the chunk that replaced it in another file.
+			// File systems also allocate lists of extents when they write back. The cache
+			// notices this within a second and makes room: see maintainLoop.
 			settle(t, c)
 			waitFor(t, "what the quota allows", func() bool { return du(t, dir) <= quota })
 		}
@@ -85,14 +86,14 @@ func TestQuotaIsWhatDuCounts(t *testing.T) {
 	if st.Evicted == 0 || st.Used < quota/2 {
 		t.Errorf("%d evicted, %d bytes used of %d", st.Evicted, st.Used, quota)
 	}
-	// The oldest tree is not open and has nothing left.
+	// The oldest tree is closed and has no chunks left.
 	if len(st.Trees) > 3 {
 		t.Errorf("%d trees are left", len(st.Trees))
 	}
 }
 
-// Chunks of a few bytes share blocks with their neighbours. When all are evicted
-// no block may stay behind.
+// Chunks of a few bytes share blocks with their neighbours. When all of them are evicted,
+// no block stays allocated.
 func TestSharedBlocksAreFreed(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 30, chunks: 500, mean: 1500, page: 17, holes: true})
@@ -149,7 +150,7 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 		}
 	}
 	use(c, tr, 7, 3)
-	// The order outlives the process.
+	// The order of use survives a restart of the process.
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,8 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	}
 }
 
-// A quota of less than a file, a chunk, or anything still lets reads through.
+// With a quota smaller than a file, smaller than a chunk, or of one byte, reads still
+// succeed.
 func TestTinyQuota(t *testing.T) {
 	for _, quota := range []int64{1, 20_000, 60_000, 100_000} {
 		w, dir := newWorld(), t.TempDir()
@@ -174,9 +176,9 @@ func TestTinyQuota(t *testing.T) {
 			mustRead(t, tr, s, off, 4096)
 		}
 		settle(t, c)
-		// Reading in small pieces does not fetch a chunk for each of them.
+		// Small reads do not fetch a chunk for each of them.
 		for d, n := range w.fetches() {
-			if n > 3 { // where it begins, where it ends, and in between
+			if n > 3 { // at the start of the chunk, at its end, and in between
 				t.Errorf("quota %d: object %s was fetched %d times", quota, d.Short(), n)
 			}
 		}
@@ -201,8 +203,8 @@ func TestPinnedAndHeldStay(t *testing.T) {
 	big := w.publish(t, shape{seed: 35, chunks: 200, mean: 10_000, page: 4096})
 	c := openCache(t, dir, Options{Quota: 1500_000})
 	ta, tb := openTree(t, c, a.digest, w), openTree(t, c, b.digest, w)
-	// Each is kept before the next arrives: chunks on their way reserve room, and
-	// may evict what nobody keeps although all would fit once they have arrived.
+	// Each tree is pinned before the next one arrives. Chunks that are being fetched
+	// reserve room, and may evict unpinned chunks although everything would fit in the end.
 	if err := ta.Complete(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +227,7 @@ func TestPinnedAndHeldStay(t *testing.T) {
 		t.Errorf("a held tree was dropped: %v", err)
 	}
 	release()
-	release() // once counts
+	release() // a second call has no effect
 	if err := c.Unpin(t.Context(), a.digest); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +249,7 @@ func TestPinnedAndHeldStay(t *testing.T) {
 	agreesWithDu(t, c, dir)
 }
 
-// mountTmpfs mounts a tmpfs for the length of the test.
+// mountTmpfs mounts a tmpfs and unmounts it at the end of the test.
 func mountTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -265,7 +267,7 @@ func mountTmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-// The disk is smaller than the quota, and others write to it.
+// The disk is smaller than the quota, and other programs write to it.
 func TestFullDisk(t *testing.T) {
 	disk := mountTmpfs(t, "1m")
 	w := newWorld()
@@ -290,14 +292,14 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A file system may take less than it promised.
+// A file system may accept less than it has reported as free.
 func TestNoSpaceWhileWriting(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 37, chunks: 100, mean: 10_000, page: 50})
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
-	settle(t, c) // a reader has its bytes before they are written
+	settle(t, c) // wait: a reader gets its bytes before they are written
 	// /dev/full fails every write with ENOSPC.
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
@@ -315,7 +317,7 @@ func TestNoSpaceWhileWriting(t *testing.T) {
 		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
 	}
 	settle(t, c)
-	if n := tr.Stats().NotKept; n < 9 { // one may have been read ahead before
+	if n := tr.Stats().NotKept; n < 9 { // one chunk may have been read ahead before
 		t.Errorf("%d chunks were passed through", n)
 	}
 	tr.imageMu.Lock()
@@ -344,7 +346,7 @@ func TestFloor(t *testing.T) {
 			t.Fatalf("%d bytes are free, the floor is %d", n, floor)
 		}
 	}
-	// Others write: the cache gives way by itself.
+	// Other programs write to the disk, and the cache shrinks by itself.
 	if err := os.WriteFile(filepath.Join(disk, "other"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"premix/internal/store/tree"
 )
 
-// world is an origin in memory. Contents are handed out as they are: it is the
-// origin's business to verify, and tested there.
+// world is an origin in memory. It returns contents without verification, which is the task
+// of package origin and is tested there.
 type world struct {
 	mu       sync.Mutex
 	contents map[object.Digest][]byte
@@ -26,9 +26,9 @@ type world struct {
 	requests atomic.Int64
 	bytes    atomic.Int64
 	running  atomic.Int64
-	most     atomic.Int64 // running at once
+	most     atomic.Int64 // highest value of running
 	down     atomic.Bool
-	delay    atomic.Int64          // of each answer, nanoseconds
+	delay    atomic.Int64          // delay of each answer, in nanoseconds
 	gate     func(d object.Digest) // called before each answer
 }
 
@@ -74,8 +74,8 @@ func (w *world) Verified(ctx context.Context, d object.Digest, _ int64) ([]byte,
 	return bytes.Clone(content), nil
 }
 
-// fetched returns how often an object was fetched. What nobody waits for may be fetched
-// meanwhile.
+// fetched returns how often an object was fetched. Fetches in the background may increase
+// it at any time.
 func (w *world) fetched(d object.Digest) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +97,7 @@ func (w *world) add(content []byte) object.Digest {
 	return d
 }
 
-// sample is a published tree with its image beside it.
+// sample is a published tree together with its image.
 type sample struct {
 	digest object.Digest
 	image  []byte
@@ -105,15 +105,15 @@ type sample struct {
 	offs   []int64
 }
 
-// shape says what a sample looks like.
+// shape describes a sample.
 type shape struct {
 	seed   uint64
 	chunks int
-	mean   int // bytes of a chunk; sizes vary from 1 byte to twice that
-	meta   int // chunks of metadata
-	page   int // chunks in an index page
+	mean   int // mean size of a chunk in bytes; sizes vary from 1 byte to twice the mean
+	meta   int // number of chunks of metadata
+	page   int // number of chunks in an index page
 	holes  bool
-	same   []sample // trees of which some chunks are taken
+	same   []sample // trees from which some chunks are taken
 }
 
 func (w *world) publish(t testing.TB, s shape) sample {
@@ -130,7 +130,7 @@ func (w *world) publish(t testing.TB, s shape) sample {
 			out.chunks = append(out.chunks, tree.Chunk{Size: int64(n)})
 			image.Write(make([]byte, n))
 			continue
-		case len(out.chunks) > 2 && r.IntN(16) == 0: // the same again
+		case len(out.chunks) > 2 && r.IntN(16) == 0: // repeat an earlier chunk
 			if c := r.IntN(len(out.chunks)); !out.chunks[c].Hole() {
 				content = w.contents[out.chunks[c].Digest]
 			}
@@ -155,7 +155,8 @@ func (w *world) publish(t testing.TB, s shape) sample {
 	return out
 }
 
-// index publishes index pages and manifest of a sample whose chunks are there.
+// index publishes the index pages and the manifest of a sample whose chunks are already
+// published.
 func (w *world) index(t testing.TB, s sample, meta int64, page int) object.Digest {
 	t.Helper()
 	m := &tree.Manifest{Size: int64(len(s.image)), Meta: meta, Inodes: 1}
@@ -210,7 +211,7 @@ func openTree(t testing.TB, c *Cache, d object.Digest, f Fetcher) *Tree {
 	return tr
 }
 
-// mustRead reads n bytes at off and compares them with the sample's.
+// mustRead reads n bytes at off and compares them with the image of the sample.
 func mustRead(t testing.TB, tr *Tree, s sample, off, n int64) {
 	t.Helper()
 	b := bytes.Repeat([]byte{0xa5}, int(n))
@@ -231,8 +232,8 @@ func readAll(t testing.TB, tr *Tree, s sample) {
 	}
 }
 
-// settle waits until nothing is on its way any more: readers don't wait for what
-// is being written, nor for what is read ahead.
+// settle waits until no fetch is running. Readers do not wait until chunks are written, nor
+// for read-ahead.
 func settle(t testing.TB, c *Cache) {
 	t.Helper()
 	waitFor(t, "the last fetch", func() bool {
@@ -243,7 +244,7 @@ func settle(t testing.TB, c *Cache) {
 	})
 }
 
-// waitFor waits for something that happens in the background.
+// waitFor waits until is returns true.
 func waitFor(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {

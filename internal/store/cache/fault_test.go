@@ -21,7 +21,7 @@ import (
 
 func soak() bool { return os.Getenv("PREMIX_SOAK") == "1" }
 
-// damage overwrites n bytes of a file, behind the cache's back.
+// damage overwrites n bytes of a file without the knowledge of the cache.
 func damage(t testing.TB, path string, off int64, n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -52,14 +52,14 @@ func TestDamageIsNoticed(t *testing.T) {
 	settle(t, c)
 	path := tr.ImagePath()
 
-	// Under a running process, after the chunk was verified.
+	// Damage the file while the cache runs, after the chunk was verified.
 	damage(t, path, s.offs[5], 1)
 	damage(t, path, s.offs[6]-1, 1)
 	mustRead(t, tr, s, s.offs[5], s.chunks[5].Size)
 	if n := tr.Stats().Corrupt; n != 1 {
 		t.Errorf("%d chunks were found to be wrong", n)
 	}
-	// Where the origin is down that is an error, and not for longer than that.
+	// If the origin is down, the read fails. It succeeds again once the origin is up.
 	damage(t, path, s.offs[8]+100, 1)
 	w.down.Store(true)
 	var re *ReadError
@@ -69,7 +69,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	w.down.Store(false)
 	mustRead(t, tr, s, s.offs[8], 200)
 
-	// Between two openings.
+	// Damage the file between two openings of the cache.
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The kernel reads a held image file by itself: it must be whole and right.
+// The kernel reads a held image file directly, so the file must be complete and right.
 func TestCompleteImageFileIsTheImage(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 52, chunks: 100, mean: 9000, page: 7, holes: true})
@@ -136,9 +136,9 @@ func TestCompleteImageFileIsTheImage(t *testing.T) {
 	}
 }
 
-// Many readers at random places, while chunks are evicted, the files are damaged,
-// trees are dropped, pinned, moved to memory and back, and the cache is closed and
-// opened again. Not one byte may be wrong.
+// Many readers read at random places while chunks are evicted, files are damaged, trees are
+// dropped, pinned, and moved to memory and back, and the cache is closed and opened again.
+// No read returns a wrong byte.
 func TestNeverAWrongByte(t *testing.T) {
 	rounds, length := 4, 700*time.Millisecond
 	if soak() {
@@ -150,12 +150,12 @@ func TestNeverAWrongByte(t *testing.T) {
 	d := w.publish(t, shape{seed: 62, chunks: 40, mean: 90_000, page: 64, same: []sample{a, b}})
 	samples := []sample{a, b, d}
 	for round := range rounds {
-		// In every other round nothing fails but what is made to fail here.
+		// Every fourth round verifies all reads.
 		o := Options{Quota: 4 << 20, Floor: -1, RAMDir: ram, RAMQuota: 8 << 20, VerifyAlways: round%4 == 3}
 		ctx, cancel := context.WithTimeout(t.Context(), length)
 		hammer(t, ctx, dir, o, w, samples, uint64(round))
 		cancel()
-		// What lies on disk may be anything by the next opening.
+		// At the next opening the files on disk may have any content.
 		r := rand.New(rand.NewPCG(uint64(round), 9))
 		for _, s := range samples {
 			for _, name := range []string{"present", "pages", "manifest", "image"} {
@@ -224,7 +224,7 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 			}
 		})
 	}
-	going(func(r *rand.Rand) { // rot
+	going(func(r *rand.Rand) { // damage the files
 		s := samples[r.IntN(len(samples))]
 		for _, d := range []string{filepath.Join(dir, "trees"), o.RAMDir} {
 			f, err := os.OpenFile(filepath.Join(d, s.digest.String(), "image"), os.O_RDWR, 0)
@@ -242,7 +242,7 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 		}
 		time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
 	})
-	going(func(r *rand.Rand) { // the operator
+	going(func(r *rand.Rand) { // act as an operator does
 		d := samples[r.IntN(len(samples))].digest
 		switch r.IntN(6) {
 		case 0:
@@ -262,7 +262,7 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 		c.Status()
 		time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
 	})
-	going(func(r *rand.Rand) { // the background
+	going(func(r *rand.Rand) { // the background work
 		s := samples[r.IntN(len(samples))]
 		tr, err := c.Tree(ctx, s.digest, w)
 		if err != nil {
@@ -287,7 +287,8 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 	}
 }
 
-// killedDir is set in the process that TestKilled kills: the cache's directory.
+// killedDir is the variable in the environment of the process that TestKilled kills. It
+// contains the directory of the cache.
 const killedDir = "PREMIX_TEST_CACHE"
 
 func killedWorld(t testing.TB) (*world, sample) {
@@ -295,7 +296,7 @@ func killedWorld(t testing.TB) (*world, sample) {
 	return w, w.publish(t, shape{seed: 70, chunks: 600, mean: 10_000, page: 100, holes: true})
 }
 
-// TestHelperProcess is no test: it is what TestKilled runs and kills.
+// TestHelperProcess is not a test, but the process that TestKilled starts and kills.
 func TestHelperProcess(t *testing.T) {
 	dir := os.Getenv(killedDir)
 	if dir == "" {
@@ -317,8 +318,8 @@ func TestHelperProcess(t *testing.T) {
 	}
 }
 
-// A process is killed at a random moment while it fetches and evicts; the next
-// one finds a cache that it can use, without a wrong byte and within the quota.
+// A process is killed at a random moment while it fetches and evicts. The next process can
+// use the cache, reads no wrong byte, and keeps within the quota.
 func TestKilled(t *testing.T) {
 	times := 10
 	if soak() {
@@ -337,7 +338,7 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if n%5 != 0 { // now and then already while it opens
+		if n%5 != 0 { // every fifth is killed while it opens the cache
 			if _, err := out.Read(make([]byte, 6)); err != nil {
 				t.Fatal(err)
 			}
@@ -413,7 +414,7 @@ func TestForeignDirectory(t *testing.T) {
 	}
 }
 
-// What a crash may leave is gone after the next opening.
+// The next opening removes everything that a crash may leave.
 func TestLeftovers(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 71, chunks: 60, mean: 10_000, page: 7})
@@ -441,7 +442,7 @@ func TestLeftovers(t *testing.T) {
 	write("trees/"+hex[:63]+strconv.Itoa(1-int(hex[63])%2)+"/image", "x")
 	write("trees/"+hex+"/manifest.tmp", "x")
 	write("pins/"+hex+".tmp", "ram")
-	damage(t, filepath.Join(dir, "trees", hex, "image"), 0, 100_000) // nothing of it is known to be here
+	damage(t, filepath.Join(dir, "trees", hex, "image"), 0, 100_000) // damage bytes that no record describes as present
 	c = openCache(t, dir, Options{})
 	tr = openTree(t, c, s.digest, w)
 	if got := tr.Stats().PresentChunks; got != had {
@@ -462,7 +463,7 @@ func TestLeftovers(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// A held image file is not punched: what is wrong in it is written over.
+// A held image file is not punched. A damaged chunk in it is overwritten in place.
 func TestHeldIsMendedInPlace(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 72, chunks: 30, mean: 20_000, page: 4096})
@@ -490,7 +491,7 @@ func TestHeldIsMendedInPlace(t *testing.T) {
 	}
 }
 
-// After Close nothing is read, and nobody hangs.
+// After Close, reads fail at once and do not hang.
 func TestClosed(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 73, chunks: 30, mean: 20_000, page: 7})
@@ -500,7 +501,7 @@ func TestClosed(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range []int{20, 21, 3} { // present, absent, of a page that is not known
+	for _, i := range []int{20, 21, 3} { // a present chunk, an absent one, and one of an index page that is not loaded
 		if _, err := tr.ReadAt(t.Context(), make([]byte, 100), s.offs[i]); !errors.Is(err, ErrClosed) {
 			t.Errorf("chunk %d: %v", i, err)
 		}

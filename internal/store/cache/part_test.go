@@ -10,7 +10,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// partly is a part of a chunk of a sample: the leaves of its blocks first to last.
+// partly returns a part of a chunk of a sample: the leaves of its blocks first to last.
 func partly(s sample, chunk int, first, last int64) tree.Part {
 	start, end := s.offs[chunk], s.offs[chunk+1]
 	from := max(start, (start/block+first)*block)
@@ -18,18 +18,19 @@ func partly(s sample, chunk int, first, last int64) tree.Part {
 	return tree.Part{Chunk: chunk, Runs: []object.Run{{From: int((from - start) / object.LeafSize), To: object.Leaves(to - start)}}}
 }
 
-// block k of a chunk, as far as it lies in the chunk.
+// block returns the offset and the length of block k of a chunk, as far as it lies in the
+// chunk.
 func (s sample) block(chunk int, k int64) (off, n int64) {
 	off = max(s.offs[chunk], (s.offs[chunk]/block+k)*block)
 	return off, min(s.offs[chunk+1], (s.offs[chunk]/block+k+1)*block) - off
 }
 
-// What a bundle has of a chunk is read without the rest; the rest is fetched when it
-// is wanted, with all of the chunk.
+// The part of a chunk that a bundle has brought is readable without the rest. A read of the
+// rest fetches the whole chunk.
 func TestParts(t *testing.T) {
 	var w *world
 	var s sample
-	for seed := uint64(200); ; seed++ { // whichever has long chunks first
+	for seed := uint64(200); ; seed++ { // search a seed whose first chunks are long
 		w = newWorld()
 		s = w.publish(t, shape{seed: seed, chunks: 40, mean: 60_000, page: 4096})
 		long := true
@@ -67,14 +68,14 @@ func TestParts(t *testing.T) {
 	if got := tr.Stats(); got.PartChunks != 3 || got.Misses != 0 {
 		t.Errorf("%+v", got)
 	}
-	// Again, nothing is to do.
+	// A second prefetch has nothing to do.
 	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.requests.Load() - before; got != 0 {
 		t.Errorf("%d requests of a second prefetch", got)
 	}
-	// One block more, and the chunk comes once and whole.
+	// A read of one more block fetches the whole chunk once.
 	mustRead(t, tr, s, off-block, n+block)
 	settle(t, c)
 	if got := w.fetched(s.chunks[1].Digest); got != 1 || !presentChunk(tr, 1) || tr.Stats().PartChunks != 2 {
@@ -86,8 +87,8 @@ func TestParts(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// Nothing of parts is believed that lies on disk: neither when the file is damaged
-// under a running cache, nor after another opening; and no byte of them stays behind.
+// Parts on disk are not trusted: neither if the file is damaged while the cache runs, nor
+// after the cache was opened again. None of their bytes stay allocated.
 func TestPartsOnDisk(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 300, chunks: 40, mean: 60_000, page: 4096})
@@ -128,7 +129,7 @@ func TestPartsOnDisk(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// A quota holds for parts, too, and they go when they were not used for longest.
+// Parts count towards the quota, and the least recently used ones are evicted first.
 func TestPartsAreEvicted(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 301, chunks: 120, mean: 60_000, page: 4096})
@@ -157,7 +158,7 @@ func TestPartsAreEvicted(t *testing.T) {
 	}
 }
 
-// A bundle with a wrong byte, or of another chunk, costs time only.
+// A bundle with a wrong byte, or with the content of another chunk, costs only time.
 func TestBadParts(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 302, chunks: 40, mean: 60_000, page: 4096})
@@ -189,8 +190,8 @@ func TestBadParts(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// Who wants what a bundle on its way will bring of a chunk waits for it; who wants
-// something else of the chunk does not.
+// A reader waits for a bundle on its way if the bundle will bring the blocks that it reads.
+// A reader of other blocks of the chunk does not wait.
 func TestReadersWaitForParts(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 303, chunks: 40, mean: 60_000, page: 4096})
@@ -232,7 +233,7 @@ func TestReadersWaitForParts(t *testing.T) {
 		t.Errorf("the chunk was fetched %d times besides", n)
 	}
 	off, n := s.block(chunk, 6)
-	mustRead(t, tr, s, off, n) // while the bundle is held up
+	mustRead(t, tr, s, off, n) // the bundle is held up
 	close(open)
 	readers.Wait()
 	if err := <-errs; err != nil {
@@ -243,8 +244,8 @@ func TestReadersWaitForParts(t *testing.T) {
 	}
 }
 
-// A reader who comes before the index pages, and so before it is known what bundles
-// bring, does not have a chunk fetched of which they bring what he wants.
+// A reader may come before the index pages, when it is not yet known which chunks the
+// bundles will bring. Its read then does not fetch a chunk if a bundle brings the blocks.
 func TestReadersWaitForThePlan(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 305, chunks: 40, mean: 60_000, page: 10})
@@ -287,7 +288,8 @@ func TestReadersWaitForThePlan(t *testing.T) {
 	}
 }
 
-// Readers, two profiles, eviction and completion at once: never a wrong byte.
+// Readers, two profiles, eviction and completion run at once, and no read returns a wrong
+// byte.
 func TestPartsUnderLoad(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 304, chunks: 80, mean: 40_000, page: 16, holes: true})
@@ -351,8 +353,8 @@ func TestPartsUnderLoad(t *testing.T) {
 	}
 }
 
-// What came in parts is read again without an origin after it was completed, and only
-// then.
+// Chunks that came in parts are readable without an origin after the tree was completed and
+// the cache was opened again, but not before.
 func TestPartsOutlastTheCache(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 7, chunks: 40, mean: 60_000, page: 4096})

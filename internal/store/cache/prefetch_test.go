@@ -18,7 +18,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// whole are parts that are all of their chunks.
+// whole returns parts that contain all of their chunks.
 func whole(chunks ...int) []tree.Part {
 	var parts []tree.Part
 	for _, i := range chunks {
@@ -27,8 +27,8 @@ func whole(chunks ...int) []tree.Part {
 	return parts
 }
 
-// profile makes a profile of rows of parts, each of which is a bundle, and of the
-// rest, which is in none.
+// profile makes a profile. Each row of parts is a bundle, and the parts of rest are in no
+// bundle.
 func (w *world) profile(s sample, rest []tree.Part, rows ...[]tree.Part) *tree.Profile {
 	p := &tree.Profile{Tree: s.digest}
 	for _, row := range rows {
@@ -55,14 +55,14 @@ func TestPrefetchByBundles(t *testing.T) {
 	p := w.profile(s, whole(30, 31), whole(50, 3, 17), whole(18, 19, 44), whole(5, 6, 7))
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	// Most of the last bundle is here: only the rest of it is fetched.
+	// Most of the last bundle is in the cache already: only the rest of it is fetched.
 	mustRead(t, tr, s, s.offs[5], s.offs[7]-s.offs[5])
 	settle(t, c)
 	before := w.requests.Load()
 	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Two bundles, chunks 7, 30 and 31; two index pages were not known yet.
+	// Two bundles and the chunks 7, 30 and 31 are fetched, and up to three index pages.
 	if n := w.requests.Load() - before; n > 2+3+3 {
 		t.Errorf("%d requests", n)
 	}
@@ -86,13 +86,13 @@ func TestPrefetchByBundles(t *testing.T) {
 	}
 }
 
-// A bundle that is gone, or of which a part is wrong, costs time only.
+// A bundle that is missing, or has a wrong part, costs only time.
 func TestBadBundles(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 81, chunks: 60, mean: 9000, page: 4096})
 	p := w.profile(s, nil, whole(10, 11, 12), whole(20, 21))
 	wrong := bytes.Clone(w.contents[p.Bundles[0].Digest])
-	wrong[s.chunks[10].Size] ^= 1 // in chunk 11
+	wrong[s.chunks[10].Size] ^= 1 // a byte of chunk 11
 	p.Bundles[0].Digest = w.add(wrong)
 	delete(w.contents, p.Bundles[1].Digest)
 	c := openCache(t, t.TempDir(), Options{})
@@ -126,8 +126,8 @@ func TestBadBundles(t *testing.T) {
 	}
 }
 
-// Who wants a chunk of a bundle whose turn has not come has it fetched at once, as
-// a whole; what nobody wants of bundles that are given up is not fetched.
+// A reader of a chunk in a bundle that still waits for its turn causes an immediate fetch
+// of the whole bundle. Bundles that are given up are not fetched unless they are read.
 func TestReadersMoveABundleForward(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 83, chunks: 30, mean: 9000, page: 4096})
@@ -143,7 +143,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 			<-open
 		}
 	}
-	// A rate at which the second bundle would never come.
+	// At this rate the second bundle would never arrive.
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error)
 	go func() {
@@ -175,7 +175,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// In an empty cache bundles do not wait for the index pages, and come once.
+// In an empty cache, bundles do not wait for the index pages, and each is fetched once.
 func TestBundlesBeforePages(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 84, chunks: 60, mean: 9000, page: 20})
@@ -211,7 +211,7 @@ func TestBundlesBeforePages(t *testing.T) {
 	mustRead(t, tr, s, 0, int64(len(s.image)))
 }
 
-// drip is a fetcher whose objects arrive as the test says.
+// drip is a fetcher whose objects arrive in the steps that the test chooses.
 type drip struct {
 	*world
 	parts func(d object.Digest, content []byte, got func(soFar []byte)) ([]byte, error)
@@ -225,8 +225,8 @@ func (d *drip) Stream(ctx context.Context, name object.Digest, size int64, got f
 	return d.parts(name, content, got)
 }
 
-// What has come of a bundle is read while the rest of it is on its way, and is told of;
-// who wants what lies behind waits for that.
+// The part of a bundle that has arrived is readable, and is reported, while the rest is on
+// its way. A reader of a later part waits for it.
 func TestBundlesAreReadWhileTheyArrive(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 83, chunks: 60, mean: 60_000, page: 4096})
@@ -249,7 +249,7 @@ func TestBundlesAreReadWhileTheyArrive(t *testing.T) {
 	}}
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, f)
-	defer tr.Guide()() // they are read in order
+	defer tr.Guide()() // the bundles are read in order
 	var here atomic.Int64
 	errs := make(chan error)
 	go func() {
@@ -280,7 +280,7 @@ func TestBundlesAreReadWhileTheyArrive(t *testing.T) {
 			waitFor(t, "the reader", func() bool { return tr.stats.waits.Load() > 0 || len(parts[len(parts)-1].Runs) == 0 })
 		}
 		at += part.Size(s.chunks[part.Chunk].Size)
-		step <- at - 1 // all but a byte
+		step <- at - 1 // all but one byte
 		step <- at
 		read(part)
 	}
@@ -301,8 +301,8 @@ func TestBundlesAreReadWhileTheyArrive(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-// A stream that lies, begins anew or ends in the middle: what was right of it is kept,
-// what was wrong is never read, and comes another way.
+// A stream has wrong content, starts again or ends in the middle. The right parts of it are
+// kept. The wrong parts are never read, and come from another fetch.
 func TestBundlesThatArriveWrong(t *testing.T) {
 	cut := errors.New("it was cut")
 	wrong := func(content []byte, from int) []byte {
@@ -363,7 +363,7 @@ func TestBundlesThatArriveWrong(t *testing.T) {
 				f := &drip{w, func(_ object.Digest, content []byte, got func([]byte)) ([]byte, error) { return arrive(content, got) }}
 				c := openCache(t, t.TempDir(), Options{})
 				tr := openTree(t, c, s.digest, f)
-				if !early { // then bundles wait for the index pages
+				if !early { // in this case bundles wait for the index pages
 					mustRead(t, tr, s, 0, 1)
 					settle(t, c)
 				}
@@ -397,7 +397,7 @@ func (e *expected) count() int {
 	return len(e.m)
 }
 
-// Who wants a chunk of a bundle that is on its way waits for it.
+// A reader of a chunk waits for the bundle on its way that contains the chunk.
 func TestReadersWaitForABundle(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 82, chunks: 30, mean: 9000, page: 4096})
@@ -461,7 +461,7 @@ func completeKeepsToItsRate(t *testing.T) {
 	}
 }
 
-// Completing does not evict what it fetched itself, but what is older.
+// Complete evicts older chunks, but not those that it has fetched itself.
 func TestCompleteWithoutRoom(t *testing.T) {
 	w := newWorld()
 	a := w.publish(t, shape{seed: 84, chunks: 100, mean: 9000, page: 4096})
@@ -514,7 +514,8 @@ func TestPinInMemory(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	agreesWithDu(t, c, dir)
-	// It outlives the process; a machine that was started anew has an empty memory.
+	// The pin survives a restart of the process. After a restart of the machine, memory is
+	// empty.
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -535,7 +536,7 @@ func TestPinInMemory(t *testing.T) {
 	if filepath.Dir(filepath.Dir(tr.ImagePath())) != ram {
 		t.Errorf("the image is at %s", tr.ImagePath())
 	}
-	// Back to disk, without the network.
+	// Unpin moves the image back to disk without the network.
 	w.down.Store(true)
 	if err := c.Unpin(t.Context(), s.digest); err != nil {
 		t.Fatal(err)

@@ -44,8 +44,8 @@ func TestReadAt(t *testing.T) {
 	}
 }
 
-// Pieces of every length around the edges of blocks and chunks, read when the
-// chunks are verified: by then each read is compared with sums.
+// The test reads pieces of many lengths around the borders of blocks and chunks after the
+// chunks were verified. Each read is then compared with checksums.
 func TestReadAtEdges(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 2, chunks: 60, mean: 3000, page: 4096, holes: true})
@@ -106,8 +106,8 @@ func TestRandomReadFetchesItsChunk(t *testing.T) {
 	}
 }
 
-// Several readers go through the tree in order at the same time, and many chunks
-// are on their way at once although each asks for 64 KiB at a time.
+// Several readers read the tree in order at the same time. Many chunks are fetched at once
+// although each reader asks for 64 KiB at a time.
 func TestSequentialReadersAreReadAhead(t *testing.T) { synctest.Test(t, sequentialReadersAreReadAhead) }
 
 func sequentialReadersAreReadAhead(t *testing.T) {
@@ -135,13 +135,13 @@ func sequentialReadersAreReadAhead(t *testing.T) {
 	}
 }
 
-// Background work occupies every place, and a reader gets his chunk all the same.
+// A reader gets its chunk even while background work occupies all fetches.
 func TestDemandOvertakes(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 6, chunks: 200, mean: 20_000, page: 4096})
 	c := openCache(t, t.TempDir(), Options{Fetches: 4})
 	tr := openTree(t, c, s.digest, w)
-	mustRead(t, tr, s, 0, 1) // the index page
+	mustRead(t, tr, s, 0, 1) // load the index page
 	last := s.chunks[199].Digest
 	stuck, open := make(chan struct{}, 200), make(chan struct{})
 	w.gate = func(d object.Digest) {
@@ -194,7 +194,7 @@ func TestReadFailsTyped(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("a reader who gave up: %v", err)
 	}
-	// Closing the tree ends what nobody waits for any more.
+	// Closing the tree cancels fetches that have no reader.
 	if err := tr.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func timeout(t *testing.T) {
 	}
 }
 
-// What is in the cache is there without an origin, in the next process too.
+// Chunks in the cache are readable without an origin, also by the next process.
 func TestOffline(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	s := w.publish(t, shape{seed: 9, chunks: 50, mean: 20_000, meta: 5, page: 7, holes: true})
@@ -253,7 +253,7 @@ func TestOffline(t *testing.T) {
 	}
 }
 
-// A second tree that is like the first takes what it shares from there.
+// A second tree that is similar to the first copies the shared chunks from it.
 func TestSharedChunksAreCopied(t *testing.T) {
 	w := newWorld()
 	a := w.publish(t, shape{seed: 10, chunks: 100, mean: 20_000, page: 4096})
@@ -290,7 +290,7 @@ func TestRecord(t *testing.T) {
 	}
 	r.Stop()
 	mustRead(t, tr, s, s.offs[30], 1)
-	// One byte is noted as its block, within its chunk.
+	// A read of one byte is recorded as its whole block, within its chunk.
 	for _, part := range r.Profile().Parts {
 		start, size := s.offs[part.Chunk], s.chunks[part.Chunk].Size
 		to := object.Leaves(min(size, (start&^(block-1))+block-start))
@@ -304,8 +304,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// Trees of nothing, and of nothing but holes, have an image file too once they
-// are completed.
+// An empty tree, and a tree that consists only of holes, have an image file once they are
+// completed.
 func TestNothingToFetch(t *testing.T) {
 	w := newWorld()
 	c := openCache(t, t.TempDir(), Options{})

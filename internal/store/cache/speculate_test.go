@@ -8,8 +8,8 @@ import (
 	"premix/internal/store/tree"
 )
 
-// publishFiles publishes an image of metadata, in so many chunks, and files of these
-// sizes behind it. A file has chunks of about 100,000 bytes and ends at a block.
+// publishFiles publishes an image with meta chunks of metadata, followed by files of the
+// given sizes. A file has chunks of about 100,000 bytes and ends at a block.
 func (w *world) publishFiles(t testing.TB, seed uint64, meta int, files ...int) sample {
 	t.Helper()
 	r := newRand(seed)
@@ -41,7 +41,7 @@ func (w *world) publishFiles(t testing.TB, seed uint64, meta int, files ...int) 
 	return out
 }
 
-// file returns the chunks of the n-th file of such an image.
+// file returns the chunks of the n-th file of an image that publishFiles made.
 func (s sample) file(n, meta int) (first, end int) {
 	first = meta
 	for ; ; n-- {
@@ -56,7 +56,7 @@ func (s sample) file(n, meta int) (first, end int) {
 	}
 }
 
-// here lists the chunks of a tree that are present.
+// here returns the chunks of a tree that are present.
 func here(tr *Tree) map[int]bool {
 	m := map[int]bool{}
 	for k := range tr.pages {
@@ -71,7 +71,7 @@ func here(tr *Tree) map[int]bool {
 	return m
 }
 
-// expectHere compares what is present with rows of chunks.
+// expectHere checks that exactly the given rows of chunks are present.
 func expectHere(t *testing.T, tr *Tree, what string, rows ...[2]int) {
 	t.Helper()
 	settle(t, tr.c)
@@ -93,7 +93,7 @@ func expectHere(t *testing.T, tr *Tree, what string, rows ...[2]int) {
 
 func TestForesight(t *testing.T) {
 	const meta = 4 // short enough to come with its first part
-	// What lies far from each other is separated by long files.
+	// Long files separate files that are far from each other.
 	files := []int{1 << 20, 6 << 20, 300_000, 6 << 20, 50_000, 50_000, 900_000, 6 << 20}
 	w := newWorld()
 	s := w.publishFiles(t, 70, meta, files...)
@@ -186,8 +186,8 @@ func TestForesight(t *testing.T) {
 	})
 }
 
-// Of metadata the front is what everybody needs. The rest is fetched as it is read, or
-// all of it where that is not much.
+// Every program needs the front of the metadata, which is therefore fetched first. The rest
+// is fetched as it is read, or all of it at once if it is small.
 func TestForesightOfMetadata(t *testing.T) {
 	const part = 3 * block
 	for _, c := range []struct{ parts, second int }{{metaAhead / part, metaAhead / part}, {metaAhead/part + 1, 0}} {
@@ -207,8 +207,8 @@ func TestForesightOfMetadata(t *testing.T) {
 	}
 }
 
-// Who reads a file in order gets the rest of it, and not the next one; who has read
-// one file after another gets what follows.
+// A sequential reader of a file gets the rest of the file, and not the next file. After it
+// has read one file after another, it gets the following files too.
 func TestReadaheadStopsAtTheEndOfAFile(t *testing.T) {
 	const meta, long = 1, 8 << 20
 	w := newWorld()
@@ -235,8 +235,8 @@ func TestReadaheadStopsAtTheEndOfAFile(t *testing.T) {
 	}
 }
 
-// Nobody has to know which files there are: readers at random places of what is far
-// larger than they read pay for little more than what they read.
+// Foresight does not depend on knowledge of the files: random reads of a large file fetch
+// little more than they read.
 func TestForesightAtRandom(t *testing.T) {
 	w := newWorld()
 	s := w.publishFiles(t, 71, 1, 64<<20)

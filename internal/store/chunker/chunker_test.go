@@ -61,8 +61,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// What follows a chunk must not matter for where it ends, and neither what went
-// before it.
+// The end of a chunk depends neither on the bytes that follow it nor on the bytes before
+// the chunk.
 func TestOnlyTheContentDecides(t *testing.T) {
 	c := New(64*k, 256*k, 1024*k)
 	a := random(3, 16<<20)
@@ -91,7 +91,7 @@ func TestOnlyTheContentDecides(t *testing.T) {
 	}
 }
 
-// The cuts are part of the store's format: other ones would make other trees.
+// The cuts are part of the format of the store, because other cuts would make other trees.
 func TestCutsStayWhereTheyAre(t *testing.T) {
 	var got []int
 	for _, p := range cut(New(2*k, 8*k, 32*k), random(4, 64*k)) {

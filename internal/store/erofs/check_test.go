@@ -30,7 +30,7 @@ func metaOf(t testing.TB, root *erofs.Node, data []byte) int64 {
 	return meta
 }
 
-// reseal puts the right checksum into the superblock.
+// reseal writes the right checksum into the superblock.
 func reseal(b []byte) {
 	block := slices.Clone(b[:erofs.BlockSize])
 	clear(block[1028:1032])
@@ -57,7 +57,7 @@ func checkedImages(t testing.TB) (images [][]byte, metas []int64) {
 		file.Extents = append(file.Extents, erofs.Extent{FileOffset: off, Length: erofs.BlockSize})
 	}
 	for i := range 4000 {
-		// Some names are before "." and "..".
+		// Some names sort before "." and "..".
 		large.Children = append(large.Children, erofs.Child{Name: fmt.Sprintf("%c%0*d", "!-az"[i%4], 1+i%90, i), Node: &erofs.Node{Mode: typeFile | 0o644, Xattrs: map[string][]byte{"user.many": []byte("same")}}})
 	}
 	large.Children = append(large.Children, erofs.Child{Name: "map", Node: file}, erofs.Child{Name: "again", Node: file})
@@ -75,7 +75,7 @@ func TestCheckAcceptsWrite(t *testing.T) {
 	}
 }
 
-// flakyReader fails now and then.
+// flakyReader is a reader whose reads fail at times.
 type flakyReader struct {
 	io.ReaderAt
 	r *rand.Rand
@@ -88,8 +88,8 @@ func (f flakyReader) ReadAt(p []byte, off int64) (int, error) {
 	return f.ReaderAt.ReadAt(p, off)
 }
 
-// In any order, with errors of the reader, and with checkers that follow each other, a
-// sound image passes.
+// A sound image passes the Checker in any order of its pieces, with errors of the reader,
+// and if one checker continues the work of another.
 func TestCheckPieces(t *testing.T) {
 	images, metas := checkedImages(t)
 	for i, b := range images {
@@ -119,7 +119,7 @@ func TestCheckPieces(t *testing.T) {
 	}
 }
 
-// sampleTree is the image of sample with the positions of its inodes.
+// sampleTree returns the image of sample and the positions of its inodes.
 func sampleTree(t testing.TB) (b []byte, at map[string]int64) {
 	b = sample(t)
 	im := open(t, b)
@@ -130,10 +130,10 @@ func sampleTree(t testing.TB) (b []byte, at map[string]int64) {
 	return b, at
 }
 
-// Evil images are refused, whichever block is shown last.
+// The Checker refuses hostile images, whichever block it gets last.
 func TestCheckRefuses(t *testing.T) {
 	le := binary.LittleEndian
-	// entry finds the entry of a name in the root, whose entries are inline.
+	// entry returns the entry of a name in the root, whose entries are inline.
 	entry := func(b []byte, at map[string]int64, name string) []byte {
 		for e := at["."] + 64; ; e += 12 {
 			start := int64(le.Uint16(b[e+8:]))
@@ -198,7 +198,8 @@ func TestCheckRefuses(t *testing.T) {
 			if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.reason) || exit.Of(err) != exit.Trust {
 				t.Fatalf("%v (exit %d), want %q", err, exit.Of(err), c.reason)
 			}
-			// Piece by piece, at least one piece is refused, or only the totals are wrong.
+			// If the image is checked in pieces, at least one piece is refused, or else the
+			// totals are wrong.
 			for seed := range uint64(20) {
 				piece := erofs.NewChecker(meta, int64(len(b)), nil, nil)
 				var err error
@@ -226,7 +227,8 @@ func replaceOnce(t *testing.T, b []byte, old, new string) {
 	copy(b[i:], new)
 }
 
-// Images of mkfs.erofs, sound as they may be, are not premix's.
+// The Checker refuses images of mkfs.erofs, even sound ones, because premix has not written
+// them.
 func TestCheckRefusesMkfs(t *testing.T) {
 	tool, err := exec.LookPath("mkfs.erofs")
 	if err != nil {
@@ -262,8 +264,8 @@ func TestCheckSizes(t *testing.T) {
 	}
 }
 
-// mutate changes a few bytes of the metadata, mostly where they have a meaning, and
-// returns the offsets of the changes.
+// mutate changes a few bytes of the metadata, mostly at places with a meaning, and returns
+// the offsets of the changes.
 func mutate(r *rand.Rand, b []byte, meta int64, inodes []int64) (offsets []int) {
 	for range 1 + r.IntN(3) {
 		at := inodes[r.IntN(len(inodes))]
@@ -273,7 +275,7 @@ func mutate(r *rand.Rand, b []byte, meta int64, inodes []int64) (offsets []int) 
 			off = 1024 + r.IntN(128)
 		case 1:
 			off = r.IntN(int(meta))
-		case 2, 3: // what lies behind an inode
+		case 2, 3: // the bytes behind an inode
 			off = int(at) + 64 + r.IntN(200)
 		default:
 			off = int(at) + r.IntN(64)
@@ -296,7 +298,7 @@ func mutate(r *rand.Rand, b []byte, meta int64, inodes []int64) (offsets []int) 
 			for i := range p {
 				p[i] = 0xff
 			}
-		case 5: // the same field of another inode
+		case 5: // copy the same field of another inode
 			from := inodes[r.IntN(len(inodes))] + int64(off) - at
 			if from >= 0 && from+int64(n) <= meta {
 				copy(p, b[from:])
@@ -323,8 +325,8 @@ func inodesOf(t testing.TB, b []byte) (list []int64) {
 	return list
 }
 
-// A mutated image that passes can be read without an error, and the tool of the format's
-// authors has nothing against it.
+// A mutated image that passes the Checker is readable without an error, and fsck.erofs
+// finds no error in it.
 func TestCheckMutated(t *testing.T) {
 	fsck, _ := exec.LookPath("fsck.erofs")
 	images, metas := checkedImages(t)
@@ -368,7 +370,7 @@ func TestCheckMutated(t *testing.T) {
 	}
 }
 
-// meaning returns everything that an image says, one line an entry.
+// meaning returns all information of an image, one entry per line.
 func meaning(b []byte) (string, error) {
 	im, err := erofs.Open(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
@@ -383,7 +385,7 @@ func meaning(b []byte) (string, error) {
 		detail := ""
 		switch i.Mode & 0o170000 {
 		case typeFile, typeDir:
-		default: // the kernel does not give them (xattr(7))
+		default: // the kernel returns no xattrs for these types (xattr(7))
 			maps.DeleteFunc(xattrs, func(name string, _ []byte) bool { return strings.HasPrefix(name, "user.") })
 		}
 		switch i.Mode & 0o170000 {
@@ -393,7 +395,7 @@ func meaning(b []byte) (string, error) {
 			}
 		case typeFile:
 			h := crc32.NewIEEE()
-			// A file may be one long hole.
+			// A file may be one long hole, so only its start is read.
 			if _, err := io.Copy(h, io.NewSectionReader(inodeReader{im, i.Ino}, 0, min(i.Size, 1<<18))); err != nil {
 				return err
 			}
@@ -405,7 +407,7 @@ func meaning(b []byte) (string, error) {
 	return all.String(), err
 }
 
-// attributeText has a sum for each xattr, by name.
+// attributeText returns a checksum of each xattr, sorted by name.
 func attributeText(all map[string][]byte) string {
 	var s []string
 	for name, value := range all {
@@ -415,8 +417,8 @@ func attributeText(all map[string][]byte) string {
 	return strings.Join(s, " ")
 }
 
-// FuzzChecker checks that the Checker survives all bytes, and that package erofs can
-// read an image that passes.
+// FuzzChecker checks that the Checker does not crash on any bytes, and that package erofs
+// can read each image that passes.
 func FuzzChecker(f *testing.F) {
 	images, metas := checkedImages(f)
 	for i, b := range images[:6] {

@@ -18,33 +18,34 @@ import (
 	"premix/internal/store/erofs"
 )
 
-// A fact is all that can be seen of one entry of a tree, by whoever looks.
+// A fact contains everything that is visible of one entry of a tree, through the kernel or
+// another reader.
 type fact struct {
 	Mode, UID, GID, Nlink uint32
 	Rdev                  uint64
 	Size, Sec             int64
 	Nsec                  uint32
 	Target                string
-	Xattrs                string // name=value, sorted
-	Holes                 string // where data and holes begin, by turns
-	Content               string // digest; of large files that of the data between holes
+	Xattrs                string // sorted list of name=value
+	Holes                 string // offsets at which data and holes begin, alternately
+	Content               string // digest of the content, or of the data between holes for a large file
 }
 
-// facts of a tree by path. Files that have several names have one number in
-// links, directories do not appear there.
+// facts maps the paths of a tree to their facts. Files with several names have the same
+// number in links, which contains no directories.
 type facts struct {
 	of    map[string]fact
 	links map[string]uint64
 }
 
-// whole is up to which size a file is read from end to end.
+// whole is the size up to which the content of a file is read completely.
 const whole = 64 << 20
 
-// copyBuffer is what read reads through; there is one reader at a time.
+// copyBuffer is the buffer of read, which never runs twice at once.
 var copyBuffer = make([]byte, 1<<20)
 
-// read looks at the content of a regular file. next is lseek(2) with SEEK_DATA
-// or SEEK_HOLE; io.EOF where there is none.
+// read reads the content of a regular file. next works as lseek(2) with SEEK_DATA or
+// SEEK_HOLE, and returns io.EOF if there is no more.
 func (f *fact) read(r io.ReaderAt, next func(off int64, hole bool) (int64, error)) error {
 	h := sha256.New()
 	var holes strings.Builder
@@ -64,7 +65,7 @@ func (f *fact) read(r io.ReaderAt, next func(off int64, hole bool) (int64, error
 			if _, err := io.CopyBuffer(h, io.NewSectionReader(r, data, off-data), copyBuffer); err != nil {
 				return err
 			}
-			// What is before and behind has to read as zero.
+			// The bytes before and behind the data must read as zeros.
 			for _, at := range []int64{data - 9, off} {
 				zeros := make([]byte, 9)
 				if n, err := r.ReadAt(zeros, max(at, 0)); at >= 0 && (err != nil && err != io.EOF || !bytes.Equal(zeros[:n], make([]byte, n))) {
@@ -94,8 +95,8 @@ func xattrText(all map[string][]byte) string {
 	return strings.Join(s, " ")
 }
 
-// kernelFacts looks through the kernel, below a directory's descriptor so that
-// paths may be of any length.
+// kernelFacts reads the facts through the kernel. It works relative to the descriptor of
+// the directory, so that paths may be of any length.
 func kernelFacts(t *testing.T, dir string) facts {
 	t.Helper()
 	f := facts{map[string]fact{}, map[string]uint64{}}
@@ -200,7 +201,7 @@ func kernelXattrs(p string) (map[string][]byte, error) {
 	return all, nil
 }
 
-// imageFacts looks through an Image.
+// imageFacts reads the facts through an Image.
 func imageFacts(t *testing.T, im *erofs.Image) facts {
 	t.Helper()
 	f := facts{map[string]fact{}, map[string]uint64{}}
@@ -240,7 +241,7 @@ func imageFacts(t *testing.T, im *erofs.Image) facts {
 	return f
 }
 
-// inodeReader is the content of a regular file.
+// inodeReader reads the content of a regular file.
 type inodeReader struct {
 	im  *erofs.Image
 	nid uint64
@@ -248,7 +249,7 @@ type inodeReader struct {
 
 func (r inodeReader) ReadAt(p []byte, off int64) (int, error) { return r.im.ReadAt(r.nid, p, off) }
 
-// nodeFacts says what a tree of nodes should look like.
+// nodeFacts returns the facts that an image of the nodes must have.
 func nodeFacts(t *testing.T, root *erofs.Node, data []byte) facts {
 	t.Helper()
 	f := facts{map[string]fact{}, map[string]uint64{}}
@@ -292,7 +293,7 @@ func nodeFacts(t *testing.T, root *erofs.Node, data []byte) facts {
 	return f
 }
 
-// nodeReader is what a regular file's node says of its content.
+// nodeReader reads the content of a regular file from its node.
 type nodeReader struct {
 	n    *erofs.Node
 	data []byte
@@ -344,8 +345,8 @@ func (r nodeReader) next(off int64, hole bool) (int64, error) {
 	return 0, io.EOF
 }
 
-// compare reports what differs. Sizes of directories are compared where both
-// sides have one.
+// compare reports differences. It compares the sizes of directories only if both sides have
+// one.
 func compare(t *testing.T, wantName string, want facts, gotName string, got facts) {
 	t.Helper()
 	if len(want.of) < 1 {
@@ -357,7 +358,7 @@ func compare(t *testing.T, wantName string, want facts, gotName string, got fact
 			t.Errorf(format, args...)
 		}
 	}
-	names := map[uint64]uint64{} // numbers of files of one side in the other
+	names := map[uint64]uint64{} // maps numbers of files of one side to the other
 	back := map[uint64]uint64{}
 	for p, w := range want.of {
 		g, ok := got.of[p]

@@ -16,11 +16,11 @@ import (
 	"testing"
 )
 
-// guestModules are the kernel's modules that the guest loads, in order.
+// guestModules lists the kernel modules that the guest loads, in order.
 var guestModules = []string{"crypto/crc32c_generic.ko", "lib/libcrc32c.ko", "drivers/block/loop.ko", "fs/erofs/erofs.ko"}
 
-// TestGuest mounts mutated images that pass the Checker in a virtual machine, which may
-// be harmed: the kernel there writes no message, and reads the same as package erofs.
+// TestGuest mounts mutated images that pass the Checker in a virtual machine, where a crash
+// does no harm. The kernel in it must print no message, and read the same as package erofs.
 // PREMIX_MUTANTS is the number of mutants to make, of which about a quarter pass.
 func TestGuest(t *testing.T) {
 	count := 2000
@@ -64,7 +64,7 @@ func TestGuest(t *testing.T) {
 	if err := os.WriteFile(initrd, a.b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The slowest of the accelerators, but the only one that all machines have.
+	// The accelerator tcg is the slowest, but the only one that all machines have.
 	out, err := exec.CommandContext(t.Context(), qemu, "-accel", "tcg", "-m", strconv.Itoa(512+3*a.b.Len()>>20), "-nographic", "-no-reboot", "-net", "none",
 		"-kernel", vmlinuz[0], "-initrd", initrd, "-append", "console=ttyS0 panic=-1 quiet edd=off oops=panic").CombinedOutput()
 	text := strings.ReplaceAll(string(out), "\r", "")
@@ -78,7 +78,7 @@ func TestGuest(t *testing.T) {
 	t.Logf("%d of %d mutants passed the Checker and were mounted", passed, made)
 }
 
-// mutants adds the mutants that pass, and the unchanged images, to the archive.
+// mutants adds the mutants that pass and the unchanged images to the archive.
 func (a *archive) mutants(t *testing.T, count int) (made, passed int) {
 	images, metas := checkedImages(t)
 	images, metas = images[:8], metas[:8]

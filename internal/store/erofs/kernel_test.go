@@ -19,7 +19,7 @@ import (
 	"premix/internal/testkit/testtree"
 )
 
-// mount mounts an image from its plain file for the length of a test.
+// mount mounts an image from its plain file, and unmounts it at the end of the test.
 func mount(t *testing.T, image string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,7 +41,7 @@ func mount(t *testing.T, image string) string {
 	return dir
 }
 
-// write makes an image file, with data behind the metadata, and opens it.
+// write writes an image file, with data behind the metadata, and opens it.
 func write(t *testing.T, root *erofs.Node, data []byte) (string, *erofs.Image) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
@@ -72,7 +72,7 @@ func write(t *testing.T, root *erofs.Node, data []byte) (string, *erofs.Image) {
 	return f.Name(), im
 }
 
-// importer makes nodes of a directory. Files that fit are inline.
+// importer makes nodes from a directory. Small files are inline.
 type importer struct {
 	data []byte
 	seen map[[2]uint64]*erofs.Node
@@ -151,7 +151,7 @@ func (im *importer) content(f *os.File, n *erofs.Node) error {
 	return nil
 }
 
-// importTree makes nodes of the tree at dir.
+// importTree makes nodes from the tree at dir.
 func importTree(t *testing.T, dir string) (*erofs.Node, []byte) {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -167,8 +167,8 @@ func importTree(t *testing.T, dir string) (*erofs.Node, []byte) {
 	return root, im.data
 }
 
-// What the kernel shows of an image has to be what it shows of the tree that it
-// was made from, and what the reader shows of it; fsck.erofs has no complaint.
+// The kernel must show an image exactly like the tree from which the image was made, and
+// like the reader shows it. fsck.erofs must find no error.
 func TestAwkwardTrees(t *testing.T) {
 	for n := range testtree.Trees {
 		t.Run(testtree.Name(n), func(t *testing.T) {
@@ -192,14 +192,14 @@ func TestAwkwardTrees(t *testing.T) {
 			compare(t, "nodes", nodeFacts(t, root, data), "kernel", kernel)
 			compare(t, "kernel", kernel, "image", imageFacts(t, im))
 			compareNumbers(t, mnt, im)
-			if testtree.Name(n) != "deep" { // the tool goes no further than PATH_MAX
+			if testtree.Name(n) != "deep" { // the tool handles no path longer than PATH_MAX
 				fsck(t, image)
 			}
 		})
 	}
 }
 
-// fsck lets erofs-utils judge an image.
+// fsck checks an image with the tools of erofs-utils.
 func fsck(t *testing.T, image string) {
 	t.Helper()
 	tool, err := exec.LookPath("fsck.erofs")
@@ -217,8 +217,8 @@ func fsck(t *testing.T, image string) {
 	}
 }
 
-// compareNumbers compares inode numbers, block counts, the order of
-// directories, types and cookies, which only the kernel's EROFS has.
+// compareNumbers compares inode numbers, block counts, the order of directories, types and
+// cookies. Only the EROFS of the kernel has the same ones as the reader.
 func compareNumbers(t *testing.T, mnt string, im *erofs.Image) {
 	t.Helper()
 	fd, err := unix.Open(mnt, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -240,7 +240,7 @@ func compareNumbers(t *testing.T, mnt string, im *erofs.Image) {
 		for n, k := range kernel {
 			d := image[n]
 			if n == len(kernel)-1 {
-				k.Next = d.Next // the kernel tells its end in its own way
+				k.Next = d.Next // the kernel marks the end in a different way
 			}
 			if k != d {
 				t.Errorf("%.200q: entry %d is %+v in the kernel, %+v in the image", p, n, k, d)
@@ -277,7 +277,7 @@ func compareNumbers(t *testing.T, mnt string, im *erofs.Image) {
 	visit(fd, im.Root(), "")
 }
 
-// listKernel is getdents64(2), with "." and "..".
+// listKernel lists a directory by getdents64(2), including "." and "..".
 func listKernel(t *testing.T, fd int) []erofs.Dirent {
 	t.Helper()
 	var all []erofs.Dirent
@@ -304,7 +304,7 @@ func listKernel(t *testing.T, fd int) []erofs.Dirent {
 	}
 }
 
-// What no file system to copy from has.
+// TestExtremes checks images with properties that no file system to copy from has.
 func TestExtremes(t *testing.T) {
 	const block = erofs.BlockSize
 	data := make([]byte, 64*block)
@@ -362,12 +362,12 @@ func TestExtremes(t *testing.T) {
 			c.Xattrs = map[string][]byte{"trusted.c": large(4100, 'c')}
 			c.Children = []erofs.Child{{Name: "inside", Node: file(0)}}
 			d.Xattrs = map[string][]byte{}
-			for i := range 90 { // more than can be kept behind an inode
+			for i := range 90 { // more xattrs than fit behind an inode
 				d.Xattrs[fmt.Sprintf("user.%02d", i)] = large(5000+i, 'd')
 			}
 			e.Xattrs = map[string][]byte{"trusted.e": large(100, 'e')}
 			n := dir(erofs.Child{Name: "a", Node: a}, erofs.Child{Name: "b", Node: b}, erofs.Child{Name: "c", Node: c}, erofs.Child{Name: "d", Node: d}, erofs.Child{Name: "e", Node: e})
-			for i := range 300 { // shared ones, more than an inode can refer to
+			for i := range 300 { // more shared xattrs than an inode can refer to
 				f := file(0)
 				f.Xattrs = map[string][]byte{"security.label": []byte("the same"), "user.n": {byte(i)}, "user.odd": large(i%7, 'o')}
 				n.Children = append(n.Children, erofs.Child{Name: fmt.Sprint("f", i), Node: f})
@@ -408,8 +408,8 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// A directory of 100,000 entries, with the longest names and with files, links
-// and directories in it.
+// A directory may have 100,000 entries: files, links and directories, some of them with the
+// longest names.
 func TestLargeDirectory(t *testing.T) {
 	root := &erofs.Node{Mode: unix.S_IFDIR | 0o755}
 	for i := range 100_000 {
@@ -436,13 +436,13 @@ func TestLargeDirectory(t *testing.T) {
 	compareNumbers(t, mount(t, image), im)
 }
 
-// An image that mkfs.erofs has made looks the same to the reader and the kernel.
+// The reader and the kernel agree on an image that mkfs.erofs has made.
 func TestImageOfMkfs(t *testing.T) {
 	tool, err := exec.LookPath("mkfs.erofs")
 	if err != nil {
 		t.Skip("mkfs.erofs is not installed (package erofs-utils)")
 	}
-	// Those of Debian 12 fail on some names of the tree "names".
+	// mkfs.erofs of Debian 12 fails on some names of the tree "names".
 	for _, c := range []struct {
 		options []string
 		trees   []int

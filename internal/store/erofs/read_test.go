@@ -16,7 +16,7 @@ import (
 	"premix/internal/store/erofs"
 )
 
-// bytesOf is an image in memory.
+// bytesOf returns an image in memory.
 func bytesOf(t testing.TB, root *erofs.Node, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -36,7 +36,7 @@ func open(t testing.TB, b []byte) *erofs.Image {
 	return im
 }
 
-// sample is a small image with one of everything.
+// sample returns a small image with every kind of entry.
 func sample(t testing.TB) []byte {
 	t.Helper()
 	const block = erofs.BlockSize
@@ -61,16 +61,17 @@ func sample(t testing.TB) []byte {
 	return bytesOf(t, root, data)
 }
 
-// unseal takes the checksum off an image, so that the first block can be
-// changed too.
+// unseal removes the checksum from an image, so that changes of the first block are not
+// refused because of it.
 func unseal(b []byte) []byte {
 	b = slices.Clone(b)
 	b[1024+8] &^= 1
 	return b
 }
 
-// exercise does everything with an image that can be done, as far as it is
-// sound. It returns errors that no image may cause, and how much was seen.
+// exercise performs all operations on an image, as far as the image is sound. It returns an
+// error if an operation fails in a way that no image may cause, and the number of inodes
+// that it saw.
 func exercise(b []byte) (seen int, err error) {
 	ours := func(what string, e error) {
 		for _, known := range []error{nil, io.EOF, erofs.ErrCorrupt, erofs.ErrUnsupported, erofs.ErrNotExist, erofs.ErrNoXattr} {
@@ -132,7 +133,7 @@ func exercise(b []byte) (seen int, err error) {
 		return nil
 	}
 	ours("Walk", im.Walk(look))
-	// What the tree does not lead to has to be survived as well.
+	// The reader must also survive inodes to which the tree does not lead.
 	for nid := uint64(0); nid < uint64(len(b))/32+2; nid += 7 {
 		if i, e := im.Inode(nid); e == nil {
 			look("", i)
@@ -165,8 +166,8 @@ func FuzzImage(f *testing.F) {
 	})
 }
 
-// The same without a fuzzer: changes where they hurt. The numbers are those
-// that are wrong in interesting ways.
+// The test changes images without a fuzzer, at places where a change matters. The values
+// are at the limits of ranges.
 func TestHostileImages(t *testing.T) {
 	original := unseal(sample(t))
 	if seen, err := exercise(original); err != nil || seen < 300 {
@@ -179,7 +180,7 @@ func TestHostileImages(t *testing.T) {
 	const rounds = 1000
 	for round := range rounds {
 		b := slices.Clone(original)
-		// Metadata without the blocks of zeros and data.
+		// The changes are in the metadata, and not in the blocks of zeros and data.
 		for range 1 + r.IntN(4) {
 			at := 1024 + r.IntN(len(b)-3*erofs.BlockSize-1024-8)
 			if r.IntN(3) == 0 {
@@ -212,7 +213,7 @@ func TestHostileImages(t *testing.T) {
 	}
 }
 
-// field is a place in an inode, in bytes from its start.
+// The constants are the offsets of fields in an inode, in bytes from its start.
 const (
 	fieldFormat = 0
 	fieldXattrs = 2
@@ -249,7 +250,7 @@ func TestDamage(t *testing.T) {
 			return err
 		}
 	}
-	// The entries of the root are inline; "dir" is its third.
+	// The entries of the root are inline; "dir" is the third of them.
 	entry := func(b []byte, n int) []byte { return at(b, ".", fieldBehind+12+4+12*n) }
 	for name, c := range map[string]struct {
 		change func(b []byte)
@@ -322,8 +323,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Directories that share one long list of entries would take the square of the
-// image's size to walk.
+// If directories share one long list of entries, a walk could take time quadratic in the
+// size of the image.
 func TestOverlappingDirectories(t *testing.T) {
 	root := &erofs.Node{Mode: typeDir}
 	for i := range 2000 {
@@ -357,7 +358,7 @@ func TestOverlappingDirectories(t *testing.T) {
 	}
 }
 
-// brokenReader fails from the nth read on.
+// brokenReader is a reader that fails from the nth read on.
 type brokenReader struct {
 	io.ReaderAt
 	n int
@@ -372,7 +373,8 @@ func (r *brokenReader) ReadAt(p []byte, off int64) (int, error) {
 	return r.ReaderAt.ReadAt(p, off)
 }
 
-// An error of the reader below is never taken for damage, nor for the end.
+// An error of the underlying reader is never reported as a damaged image or as the end of a
+// file.
 func TestErrorsBelow(t *testing.T) {
 	b := sample(t)
 	ops := func(im *erofs.Image) error {
@@ -412,7 +414,7 @@ func TestErrorsBelow(t *testing.T) {
 	if _, err := erofs.Open(&brokenReader{bytes.NewReader(b), 0}, int64(len(b))); !errors.Is(err, errBroken) {
 		t.Error(err)
 	}
-	// A file that has become shorter is neither.
+	// A file that has become shorter is neither damage nor an end.
 	if err := ops(good.With(bytes.NewReader(b[:5000]))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}

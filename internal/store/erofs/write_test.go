@@ -19,7 +19,7 @@ const (
 	typeChar = 0o020000
 )
 
-// randomTree makes a tree with nodes of all kinds, and the data of its files.
+// randomTree returns a tree with nodes of all kinds, and the data of its files.
 func randomTree(seed uint64, nodes int) (*erofs.Node, []byte) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	data := make([]byte, 40*erofs.BlockSize)
@@ -102,12 +102,12 @@ func TestSameNodesSameBytes(t *testing.T) {
 	if again, other := digest(a, data), digest(b, data); again != first || other != first {
 		t.Errorf("three digests: %s, again %s, shuffled %s", first, again, other)
 	}
-	// Digests of trees depend on these bytes: a change of them is a change of
-	// the format of the store.
+	// The digests of trees depend on these bytes: a change of them changes the format of
+	// the store.
 	if want := "609278b331ce4193a6964130ebd1fd7cae66681d060861103007fdfd77829afd"; first != want {
 		t.Errorf("the image has become another: %s, not %s", first, want)
 	}
-	// Nodes that have been written before, in another tree, leave no trace.
+	// Nodes that were written before in another tree leave no trace.
 	wide := &erofs.Node{Mode: typeDir | 0o755}
 	for i := range 1000 {
 		wide.Children = append(wide.Children, erofs.Child{Name: fmt.Sprint(i), Node: &erofs.Node{Mode: typeLink, Target: strings.Repeat("t", 4090)}})
@@ -130,7 +130,7 @@ func TestSameNodesSameBytes(t *testing.T) {
 	}
 }
 
-// What it takes to find files lies in front of small files.
+// The metadata that a lookup of files needs lies in front of small files.
 func TestInlineFilesComeLast(t *testing.T) {
 	root, data := randomTree(8, 3000)
 	var b bytes.Buffer
@@ -139,7 +139,7 @@ func TestInlineFilesComeLast(t *testing.T) {
 	}
 	b.Write(data)
 	im := open(t, b.Bytes())
-	var others, first int64 // where the last of these lies, and the first inline file
+	var others, first int64 // position of the last of the other inodes, and of the first inline file
 	inline := map[string]bool{}
 	var list func(n *erofs.Node, path string)
 	list = func(n *erofs.Node, path string) {
@@ -158,7 +158,7 @@ func TestInlineFilesComeLast(t *testing.T) {
 		}
 		return nil
 	})
-	// A few may fill the room that the last of the others have left.
+	// A few inline files may fill the room that is left between the others.
 	if room := int64(32 * erofs.BlockSize); err != nil || first == 0 || others == 0 || first < others-room {
 		t.Errorf("%v: inline files begin at %d, others end at %d", err, first, others)
 	}
@@ -295,7 +295,7 @@ func TestMapSize(t *testing.T) {
 		{0, nil, 0},
 		{1, nil, 4},
 		{1 << 40, nil, 4},
-		{1 << 50, nil, 4 * 128}, // chunks have 8 TiB at most
+		{1 << 50, nil, 4 * 128}, // a chunk has at most 8 TiB
 		{7, []erofs.Extent{e(0, 7, 0)}, 0},
 		{m + 1, []erofs.Extent{e(0, m+1, block)}, 0},
 		{m, []erofs.Extent{e(0, 512*k, 0), e(512*k, 512*k, 512*k)}, 0},
@@ -313,7 +313,7 @@ func TestMapSize(t *testing.T) {
 	}
 }
 
-// largest notes the largest single write.
+// largest records the size of the largest write.
 type largest struct{ most, total int }
 
 func (l *largest) Write(p []byte) (int, error) {
@@ -321,8 +321,7 @@ func (l *largest) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Metadata goes out as it is made, and what belongs to one directory lies
-// together.
+// Metadata is written while it is made, and the inodes of one directory lie close together.
 func TestMetadataIsStreamedInOrder(t *testing.T) {
 	root := &erofs.Node{Mode: typeDir}
 	for d := range 300 {
@@ -357,7 +356,7 @@ func TestMetadataIsStreamedInOrder(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		// 200 inodes with 350 bytes on average, and what others left before.
+		// There are 200 inodes with 350 bytes on average, and gaps that were left before.
 		if span := (high - low) * 32; span > 200*(64+32+350)+32*erofs.BlockSize {
 			t.Errorf("%s: its inodes lie within %d bytes", c.Name, span)
 		}

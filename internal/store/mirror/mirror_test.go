@@ -31,11 +31,11 @@ import (
 
 var ref = tree.Ref{Name: "refs/x", Tag: "1"}
 
-// lab is a store with a tree and a profile of it, and a home.
+// lab is a store with a tree, a profile of the tree, and a home.
 type lab struct {
 	t     *testing.T
 	home  string
-	src   string // what is published
+	src   string // the directory to publish
 	store *store.Store
 	fault *faulty.Handler
 	url   string
@@ -106,8 +106,8 @@ func (l *lab) profile() {
 	}
 }
 
-// quick wastes no time on an origin that fails, and waits long for one that is well:
-// the machine may be a slow one. hasty waits for none.
+// quick loses no time on a failing origin, and waits long for a healthy one, because the
+// machine may be slow. hasty has short limits.
 var (
 	quick = limited(time.Minute)
 	hasty = limited(time.Second)
@@ -118,7 +118,7 @@ func limited(d time.Duration) origin.Options {
 		Rest: time.Millisecond, RestMost: 2 * time.Millisecond, Cooldown: time.Millisecond}
 }
 
-// pull pulls with a home of its own, the n-th.
+// pull pulls with the n-th home, which no other pull uses.
 func (l *lab) pull(url, dest string, change func(*mirror.PullOptions)) (*mirror.Copied, error) {
 	l.t.Helper()
 	return l.pullWith(quick, url, dest, change)
@@ -143,7 +143,7 @@ func (l *lab) pullWith(reach origin.Options, url, dest string, change func(*mirr
 	return c, err
 }
 
-// same tells whether two stores have the same, and the mirror is well.
+// same checks that the mirror is sound, and has the same files as the store.
 func (l *lab) same(dest string) {
 	l.t.Helper()
 	m, err := store.Open(dest, store.Options{})
@@ -187,7 +187,7 @@ func TestPull(t *testing.T) {
 	}
 	l.same(dest)
 
-	// Again: nothing but the signed files travels.
+	// A second pull transfers only the signed files.
 	before := l.fault.Requests()
 	c, err = l.pull(l.url, dest, nil)
 	if err != nil || c.Tagged || c.Objects != 0 || c.Found == 0 {
@@ -197,7 +197,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("%d requests to find that nothing has changed", n)
 	}
 
-	// A version more: what is new travels.
+	// A pull of another version transfers only its new objects.
 	l.file("more", []byte(strings.Repeat("more ", 1000)))
 	l.publish()
 	l.profile()
@@ -207,7 +207,7 @@ func TestPull(t *testing.T) {
 	}
 	l.same(dest)
 
-	// A mirror is an origin like any other.
+	// A mirror can be the origin of another mirror.
 	third := filepath.Join(t.TempDir(), "third")
 	if _, err := l.pull(dest, third, nil); err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestPullRefuses(t *testing.T) {
 		}
 	}
 
-	// A mirror does not go back.
+	// A mirror does not accept an older version.
 	dest := filepath.Join(t.TempDir(), "mirror")
 	old := filepath.Join(t.TempDir(), "old")
 	if _, err := l.pull(l.url, old, nil); err != nil {
@@ -281,8 +281,8 @@ func TestPullRefuses(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the origin, the mirror has the old tag with all of its
-// tree, or the new one, and the next pull goes on from there.
+// With any fault of the origin, the mirror has the old tag with its complete tree, or the
+// new tag with its complete tree. The next pull continues from there.
 func TestPullFromAFaultyOrigin(t *testing.T) {
 	for _, fault := range append(faulty.All(), faulty.NotThere) {
 		t.Run(string(fault), func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestPullGoesOn(t *testing.T) {
 	l.same(dest)
 }
 
-// cutting gives up after a number of objects.
+// cutting is an origin that is cut off after a number of objects.
 type cutting struct {
 	*origin.Group
 	after int

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// sliceSizes are those at which BLAKE3's tree takes another shape.
+// sliceSizes are sizes around which the shape of BLAKE3's tree changes.
 var sliceSizes = []int{
 	1, 1023, 1024, 1025, 2048, 3000, 4096, 5 * 1024, 15*1024 + 7, 16 << 10, 16<<10 + 1, 17 << 10, 31 << 10,
 	32 << 10, 33<<10 + 5, 100000, 256 << 10, 300 << 10, 1<<20 - 1, 1 << 20,
@@ -43,8 +43,8 @@ func TestSlicesVerify(t *testing.T) {
 	}
 }
 
-// Every byte of a slice counts: none of it can be changed unnoticed, and nothing
-// is handed out before all of it was verified.
+// A change of any byte of a slice is detected, and OpenSlice returns no byte before it has
+// verified the slice.
 func TestSlicesAreNotBelieved(t *testing.T) {
 	content := random(200<<10 + 77)
 	d, size := Sum(content), int64(len(content))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever comes from an origin, in whatever pieces: content is given only if it is what
-// the digest says.
+// FuzzUnpack checks that arbitrary bytes of an origin, in arbitrary pieces, are accepted
+// only if the content has the digest.
 func FuzzUnpack(f *testing.F) {
 	content := bytes.Repeat([]byte("content "), 100)
 	d := Sum(content)

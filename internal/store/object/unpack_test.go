@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// what makes content that compresses to about half.
+// what returns content that compresses to about half its size.
 func what(n int) []byte {
 	r := rand.New(rand.NewPCG(7, uint64(n)))
 	b := make([]byte, n)
@@ -16,7 +16,8 @@ func what(n int) []byte {
 	return b
 }
 
-// Content is there before the stored form is, however that arrives, and is what went in.
+// Content is available before the end of the stored form has arrived, in steps of any size,
+// and is equal to the original.
 func TestUnpack(t *testing.T) {
 	for _, n := range []int{0, 1, 4095, 300_000, 3_000_000} {
 		content := what(n)
@@ -38,7 +39,7 @@ func TestUnpack(t *testing.T) {
 			for at := 0; at < len(stored); at += step {
 				u.More(stored[:min(len(stored), at+step)])
 				if at < len(stored)/2 && at+step >= len(stored)/2 && n > 1_000_000 {
-					<-came // half of it is more than a block
+					<-came // half of the stored form contains more than one block
 					early++
 				}
 			}
@@ -53,7 +54,7 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// What has begun anew, over another connection, goes on where it was.
+// A transfer that starts again over another connection continues where the first one ended.
 func TestUnpackAgain(t *testing.T) {
 	content := what(1_000_000)
 	stored := Encode(nil, content)

@@ -16,7 +16,8 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// wantKinds are what a fault of the only origin must end in.
+// wantKinds maps each fault to the kind of error that it causes if the group has no other
+// origin.
 var wantKinds = map[faulty.Fault]origin.Kind{
 	faulty.HangUp: origin.Unreachable, faulty.Late: origin.TimedOut, faulty.Stall: origin.Stalled,
 	faulty.Trickle: origin.Stalled, faulty.Truncate: origin.Truncated, faulty.Flip: origin.Corrupt,
@@ -50,7 +51,7 @@ func TestFaultsOfOneOrigin(t *testing.T) {
 				t.Errorf("the fault was not counted: %+v", stats)
 			}
 
-			// The origin is asked again without anybody's help once the fault has ended.
+			// Once the fault has ended, the group asks the origin again by itself.
 			h.Set(fault, "objects/")
 			go func() {
 				time.Sleep(30 * time.Millisecond)
@@ -128,13 +129,14 @@ func TestWrongSize(t *testing.T) {
 	}
 }
 
-// counting is an origin that can be held. Tests with it run in a bubble, where time
-// stands still until everybody waits: what is counted then is all that comes.
+// counting is an origin that counts its calls and can hold them. Tests run it in a bubble
+// (testing/synctest), where time stands still until all goroutines wait, so that the counts
+// are complete.
 type counting struct {
 	origin.Origin
 	calls atomic.Int64
 	takes time.Duration
-	gate  chan struct{} // nil: open
+	gate  chan struct{} // nil if calls are not held
 	fail  atomic.Bool
 }
 
@@ -208,7 +210,7 @@ func nobodyWaitsAnyMore(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = g.Verified(ctx, s.digests[0], -1) // checked by TestOneFetch
+		_, _ = g.Verified(ctx, s.digests[0], -1) // TestOneFetch checks the result
 	}()
 	synctest.Wait()
 	cancel()
@@ -245,7 +247,8 @@ func noHerd(t *testing.T) {
 	tries := c.calls.Load()
 	c.fail.Store(false)
 	all.Wait()
-	// Up to Fetches at first, and then one probe after each rest of 50 to 100 ms.
+	// There are up to Fetches requests at first, and then one probe after each rest of 50
+	// to 100 ms.
 	if tries > 4+6 {
 		t.Errorf("200 waiting readers asked an origin that was down %d times", tries)
 	}

@@ -7,8 +7,8 @@ import (
 	"premix/internal/store/object"
 )
 
-// What objects are encoded and decoded with is made at its first use and kept: not in
-// the bubble of the test that happens to be the first (testing/synctest).
+// The encoder and the decoder of objects are made at their first use and then kept.
+// TestMain makes them here, outside the bubble of any test (testing/synctest).
 func TestMain(m *testing.M) {
 	content := []byte("x")
 	if _, err := object.Decode(nil, object.Sum(content), -1, object.Encode(nil, content)); err != nil {

@@ -24,7 +24,7 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// hub is a registry that counts.
+// hub is a registry that counts requests and uploaded bytes.
 type hub struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -73,7 +73,7 @@ func (h *hub) openWith(t testing.TB, o origin.Options) *origin.OCI {
 
 var sampleRef = tree.Ref{Name: "refs/x", Tag: "1"}
 
-// set is what a sample's objects are as a tree.
+// set returns the objects of a sample as the objects of a tree.
 func (s *sample) set(t testing.TB) origin.ObjectSet {
 	dir := open(t, s.dir, quick())
 	return origin.ObjectSet{Objects: s.digests, Get: dir.Object}
@@ -106,7 +106,7 @@ func pushed(t *testing.T, s *sample, wrap func(http.Handler) http.Handler) origi
 	t.Helper()
 	h := newHub(t, wrap)
 	s.push(t, h.open(t))
-	return h.open(t) // one that knows nothing yet
+	return h.open(t) // a client without any state
 }
 
 func TestRegistryReadsRanges(t *testing.T) {
@@ -128,7 +128,7 @@ func TestRegistryReadsRanges(t *testing.T) {
 			ranges++
 		}
 	}
-	// One for the library's greeting, one for the manifest, one for the index.
+	// One request for the greeting of the library, one for the manifest, one for the index.
 	if ranges != 50 || len(requests) > 50+4 {
 		t.Errorf("%d ranges among %d requests: %v", ranges, len(requests), requests[:5])
 	}
@@ -140,7 +140,7 @@ func TestRegistryPacks(t *testing.T) {
 	s.push(t, h.open(t))
 	first, _ := h.take()
 
-	// The same tree again costs nothing but its manifest.
+	// A second push of the same tree uploads only its manifest.
 	var reused atomic.Int64
 	again := s.set(t)
 	again.Progress = func(n int, _ int64, r bool) {
@@ -155,7 +155,8 @@ func TestRegistryPacks(t *testing.T) {
 		t.Errorf("%d bytes for a tree that was there, %d objects reused: %v", n, reused.Load(), requests)
 	}
 
-	// Another tree that shares most of it pushes the rest, and names both packs.
+	// Another tree that shares most objects uploads only the rest, and its manifest names
+	// both packs.
 	more := newSample(t, 42, 1000)
 	if err := h.open(t).PutTree(context.Background(), more.digests[41], more.set(t)); err != nil {
 		t.Fatal(err)
@@ -192,7 +193,7 @@ func TestRegistryPacks(t *testing.T) {
 	}
 }
 
-// A push that was cut off finds what it had pushed.
+// A push that follows an interrupted one finds the packs that were uploaded.
 func TestRegistryPushResumes(t *testing.T) {
 	s := newSample(t, 40, 1<<20)
 	h := newHub(t, nil)
@@ -213,7 +214,7 @@ func TestRegistryPushResumes(t *testing.T) {
 	if err := h.open(t).PutTree(context.Background(), s.digests[0], s.set(t)); err != nil {
 		t.Fatal(err)
 	}
-	// 40 MiB in packs of 32: one was there.
+	// There are 40 MiB in packs of 32 MiB, of which the first was already uploaded.
 	if n, _ := h.take(); n > 10<<20 {
 		t.Errorf("%d bytes were pushed again", n)
 	}
@@ -227,7 +228,7 @@ func TestRegistryForgets(t *testing.T) {
 	if _, err := o.Object(context.Background(), other.digests[0]); !errors.Is(err, origin.ErrNotFound) {
 		t.Errorf("an object that is not there: %v", err)
 	}
-	// It is found once it is there, by its tree at least.
+	// The objects are found once they are pushed, at least by their tree.
 	if err := h.open(t).PutTree(context.Background(), other.digests[0], other.set(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +342,7 @@ func TestRegistryAuthenticates(t *testing.T) {
 			good.ServeHTTP(w, r)
 		})
 	})
-	t.Setenv("DOCKER_CONFIG", t.TempDir()) // nobody's
+	t.Setenv("DOCKER_CONFIG", t.TempDir()) // an empty configuration
 	host := strings.TrimPrefix(h.URL, "http://")
 	_, err := h.open(t).File(context.Background(), "store.json")
 	if origin.KindOf(err) != origin.Refused {

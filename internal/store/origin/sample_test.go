@@ -17,7 +17,7 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// sample is a directory with the files of a store, as far as origins look.
+// sample is a directory with the files of a store that origins read.
 type sample struct {
 	dir      string
 	contents map[object.Digest][]byte
@@ -55,7 +55,7 @@ func (s *sample) write(t testing.TB, name string, content []byte) {
 	}
 }
 
-// serve puts a plain file server with faults before the sample.
+// serve starts a file server for the sample that can produce faults.
 func (s *sample) serve(t testing.TB) (*faulty.Handler, *httptest.Server) {
 	t.Helper()
 	h := faulty.New(http.FileServer(http.Dir(s.dir)))
@@ -64,8 +64,8 @@ func (s *sample) serve(t testing.TB) (*faulty.Handler, *httptest.Server) {
 	return h, server
 }
 
-// quick are options that waste no time on an origin that fails, and wait long for
-// one that is well: the machine may be a slow one.
+// quick returns options that lose no time on a failing origin, and wait long for a healthy
+// one, because the machine may be slow.
 func quick() origin.Options {
 	return origin.Options{
 		Proxies: []string{origin.Direct},
@@ -74,16 +74,15 @@ func quick() origin.Options {
 	}
 }
 
-// hasty are options with limits that a test can wait for. What is well may exceed
-// them on a slow machine.
+// hasty returns options with limits that a test can wait for. On a slow machine, a healthy
+// origin may exceed them.
 func hasty() origin.Options {
 	o := quick()
 	o.Connect, o.Header, o.Stall = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
 	return o
 }
 
-// facing are options with a short limit where the fault is one that only that limit
-// ends.
+// facing returns options with a short limit if only that limit ends the fault.
 func facing(fault faulty.Fault) origin.Options {
 	o := quick()
 	switch fault {
@@ -104,7 +103,7 @@ func open(t testing.TB, url string, o origin.Options) origin.Origin {
 	return one
 }
 
-// TestOrigins is what every kind of origin must do alike.
+// TestOrigins checks the behaviour that all kinds of origins have in common.
 func TestOrigins(t *testing.T) {
 	s := newSample(t, 3, 1000)
 	_, server := s.serve(t)

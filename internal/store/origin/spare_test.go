@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Connections that are opened ahead are used, or closed after their time.
+// Connections that are opened ahead are used, or closed after a time limit.
 func TestSpareConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -21,7 +21,7 @@ func TestSpareConnections(t *testing.T) {
 			theirs = append(theirs, other)
 			mu.Unlock()
 			go func() {
-				_, _ = other.Read(make([]byte, 1)) // ends when ours is closed
+				_, _ = other.Read(make([]byte, 1)) // returns when ours is closed
 				mu.Lock()
 				closed++
 				mu.Unlock()

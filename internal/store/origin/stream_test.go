@@ -16,9 +16,9 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// What is streamed from an origin with any fault ends in the same error as what is
-// fetched, or in the right content where another origin has it; what was told on the way
-// is no longer than that.
+// With any fault of the origin, a stream ends in the same error as a fetch, or in the right
+// content if another origin has it. The content that it reports on the way is never longer
+// than the object.
 func TestStreamWithFaults(t *testing.T) {
 	for _, fault := range faulty.All() {
 		t.Run(string(fault), func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestStreamWithFaults(t *testing.T) {
 	}
 }
 
-// Content is told of before the last of it has been sent, in order, and not after the
-// call; a size that is not the object's is an error.
+// Content is reported before the last of it was sent, in order, and never after the call
+// has returned. A size that differs from the object's is an error.
 func TestStream(t *testing.T) {
 	content := make([]byte, 2_000_000)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -90,7 +90,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Whoever gives a stream up is told of nothing any more, while others go on with it.
+// A caller that gives a stream up gets no more reports, while other callers continue with
+// it.
 func TestStreamGivenUp(t *testing.T) {
 	s := newSample(t, 1, 400_000)
 	d := s.digests[0]
@@ -131,7 +132,7 @@ func TestStreamGivenUp(t *testing.T) {
 		}
 		second <- err
 	}()
-	// Whether the second one has joined is not to be seen: it is right either way.
+	// The test cannot see whether the second call has joined; both cases are right.
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -138,7 +138,7 @@ func TestCredentialsTravel(t *testing.T) {
 	if _, err := open(t, home.URL, o).File(context.Background(), "store.json"); err != nil {
 		t.Errorf("with a password: %v", err)
 	}
-	// The stranger is another host only by its port; that suffices.
+	// The other host differs only in its port, which is enough.
 	if _, err := open(t, home.URL+"/moved", o).Object(context.Background(), s.digests[0]); err != nil {
 		t.Errorf("a redirect to another host: %v", err)
 	}
@@ -209,8 +209,8 @@ func TestRedirectDowngrade(t *testing.T) {
 type proxy struct {
 	*httptest.Server
 	requests atomic.Int64
-	poisoned atomic.Bool // gives the wrong bytes until it is asked not to use its cache
-	stubborn atomic.Bool // even then
+	poisoned atomic.Bool // returns wrong bytes until a request forbids the use of its cache
+	stubborn atomic.Bool // returns wrong bytes even then
 	noCache  atomic.Int64
 }
 
@@ -264,7 +264,7 @@ func TestProxies(t *testing.T) {
 		t.Errorf("%v, %d and %d requests of the proxies", err, one.requests.Load(), two.requests.Load())
 	}
 
-	// A poisoned cache is asked for a fresh copy, and is well afterwards.
+	// A poisoned cache is asked for a new copy, and returns right bytes afterwards.
 	one.poisoned.Store(true)
 	if err := get(g, 1); err != nil || one.noCache.Load() != 1 || one.poisoned.Load() {
 		t.Errorf("%v, %d requests past the cache", err, one.noCache.Load())
@@ -273,7 +273,7 @@ func TestProxies(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 
-	// One that stays wrong is gone around, where that is allowed.
+	// If the proxy stays wrong, the client goes around it where the options allow that.
 	one.stubborn.Store(true)
 	before := h.Requests()
 	if err := get(g, 2); err != nil || h.Requests() != before+1 {
@@ -284,7 +284,8 @@ func TestProxies(t *testing.T) {
 	}
 	one.stubborn.Store(false)
 
-	// One that is down is replaced by the next, and not asked each time.
+	// If a proxy is down, the client uses the next one, and does not try the first one each
+	// time.
 	one.Close()
 	g = through(one.URL, two.URL)
 	for i := range 6 {

@@ -29,8 +29,8 @@ import (
 	"premix/internal/store/server"
 )
 
-// The test binary is also a server of its own, so that its memory and descriptors
-// are not those of the clients.
+// The test binary is also the server process, so that the memory and descriptors of the
+// server are measured without those of the clients.
 const serveEnv = "PREMIX_TEST_SERVE"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 func child(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() { // the test has died
+	go func() { // exit when the test has died
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
@@ -67,7 +67,7 @@ func child(dir string) error {
 type farm struct {
 	dir     string
 	digests []object.Digest
-	stored  int64 // bytes of all objects
+	stored  int64 // total bytes of all objects
 	url     string
 	metrics string
 	server  *os.Process
@@ -107,7 +107,7 @@ func newFarm(t *testing.T, objects, size int) *farm {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), serveEnv+"="+f.dir)
 	cmd.Stderr = os.Stderr
-	// One that was stopped does not see that the test has died.
+	// A stopped server does not notice that the test has died.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -139,8 +139,7 @@ func newFarm(t *testing.T, objects, size int) *farm {
 	return f
 }
 
-// metric reads one of the server's figures; series that differ in their labels
-// are added up.
+// metric reads one of the server's metrics. It adds up series that differ in their labels.
 func (f *farm) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	resp, err := http.Get(f.metrics)
@@ -166,8 +165,8 @@ func (f *farm) metric(t *testing.T, name string) float64 {
 	return sum
 }
 
-// counted reads a figure once it has come to what it must be at least: the server
-// counts a request when it has been answered.
+// counted waits until a metric has reached least, and returns it. It has to wait because
+// the server counts a request after the answer.
 func (f *farm) counted(t *testing.T, name string, least float64) float64 {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -177,11 +176,12 @@ func (f *farm) counted(t *testing.T, name string, least float64) float64 {
 	}
 }
 
-// patience is how long a client waits for an answer: the machine may be a slow one, on
-// which all are in one queue.
+// patience is how long a client waits for an answer. It is long because the machine may be
+// slow, and all requests wait in one queue.
 const patience = 10 * time.Minute
 
-// client is one node's way to the store, with connections of its own.
+// client returns an origin that is the connection of one node to the store, with its own
+// TCP connections.
 func (f *farm) client(t *testing.T, proxies ...string) *origin.Group {
 	t.Helper()
 	if len(proxies) == 0 {
@@ -195,9 +195,9 @@ func (f *farm) client(t *testing.T, proxies ...string) *origin.Group {
 	return g
 }
 
-var squids atomic.Int64 // that were started
+var squids atomic.Int64 // number of Squids started so far
 
-// newSquid starts a Squid that keeps what it may in memory, and returns its URL.
+// newSquid starts a Squid that caches in memory only, and returns its URL.
 func newSquid(t *testing.T) string {
 	t.Helper()
 	squid, err := exec.LookPath("squid")
@@ -206,12 +206,12 @@ func newSquid(t *testing.T) string {
 			t.Skip("squid is not installed: scripts/setup.sh test")
 		}
 	}
-	// Squid cannot be given a socket, nor choose a port by itself: it has an address of
-	// the loopback network to itself, where no port is taken.
+	// Squid can neither inherit a socket nor choose a port itself. It gets its own address
+	// of the loopback network, where no port is taken.
 	pid, n := os.Getpid(), squids.Add(1)
 	port := fmt.Sprintf("127.%d.%d.%d:%d", 1+(pid>>16)%254, pid>>8&0xff, pid&0xff, 3128+n)
 	dir := t.TempDir()
-	// Started by root it must become another user, who can write nothing here.
+	// A Squid that root starts must become another user, which cannot write here.
 	var as string
 	if os.Geteuid() == 0 {
 		as = "cache_effective_user nobody\n"
@@ -238,7 +238,7 @@ shutdown_lifetime 0 seconds
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	// Its shared memory is named after the service, for all that run here.
+	// Its shared memory is named after the service, so that several Squids can run here.
 	service := fmt.Sprintf("premix%dx%d", pid, n)
 	cmd := exec.Command(squid, "-N", "-d", "1", "-n", service, "-f", config)
 	cmd.Stdout, cmd.Stderr = &stderr, &stderr
@@ -249,7 +249,7 @@ shutdown_lifetime 0 seconds
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have gone by itself
+		_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have exited already
 		select {
 		case <-gone:
 		case <-time.After(time.Minute):
@@ -304,7 +304,7 @@ func TestSquidKeepsObjects(t *testing.T) {
 		t.Errorf("two more clients caused %v requests for objects that the proxy has", n-20)
 	}
 
-	// Tags are asked for each time, and the proxy need not be sent them again.
+	// Tags are revalidated each time, but their content is not sent to the proxy again.
 	g := f.client(t, squid)
 	for range 3 {
 		if b, err := g.File(context.Background(), tag); err != nil || string(b) != "{\"serial\": 1}\n" {
@@ -325,7 +325,7 @@ func TestSquidKeepsObjects(t *testing.T) {
 	}
 }
 
-// crowd is how many clients there are.
+// crowd returns the number of clients.
 func crowd() int {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		return 1000
@@ -333,9 +333,9 @@ func crowd() int {
 	return 100
 }
 
-// run has clients, all at once, fetch the whole store in orders of their own. It
-// returns the most memory and descriptors that the server had, and how many fetches of
-// objects began before anybody had the object.
+// run starts clients that all fetch the whole store at once, each in its own order. It
+// returns the highest memory and number of descriptors of the server, and how many fetches
+// of an object began before any client had the object.
 func (f *farm) run(t *testing.T, clients int, proxies ...string) (rss, fds, early float64) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -385,9 +385,9 @@ func (f *farm) run(t *testing.T, clients int, proxies ...string) (rss, fds, earl
 func TestCrowdBehindSquid(t *testing.T) {
 	f, squid := newFarm(t, 32, 64<<10), newSquid(t)
 	_, _, early := f.run(t, crowd(), squid)
-	// Squid merges requests that come while it fetches; one that comes in the moment
-	// between is a miss of its own. How many those can be is up to the machine: none of
-	// those that begin when somebody has the object.
+	// Squid merges requests that arrive while it fetches. A request between these two
+	// moments is a miss of its own. Their number depends on the machine, but a request that
+	// begins when a client already has the object is never a miss.
 	n := f.counted(t, objectRequests, 32)
 	if n < 32 || n > early {
 		t.Errorf("%v requests of %d clients for 32 objects, of which %v could be misses", n, crowd(), early)
@@ -397,7 +397,8 @@ func TestCrowdBehindSquid(t *testing.T) {
 	}
 }
 
-// All who want an object that is on its way to the proxy cause one request.
+// Requests for an object that is on its way to the proxy cause only one request to the
+// origin.
 func TestSquidMerges(t *testing.T) {
 	f, squid := newFarm(t, 1, 64<<10), newSquid(t)
 	if err := f.server.Signal(syscall.SIGSTOP); err != nil {
@@ -432,7 +433,7 @@ func TestSquidMerges(t *testing.T) {
 	}
 }
 
-// unread tells whether something that was sent to an address waits to be read.
+// unread reports whether an address has received bytes that wait to be read.
 func unread(t *testing.T, url string) bool {
 	t.Helper()
 	at, err := netip.ParseAddrPort(strings.TrimPrefix(url, "http://"))
@@ -446,7 +447,7 @@ func unread(t *testing.T, url string) bool {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(table)) {
-		// sl local_address rem_address st tx_queue:rx_queue
+		// The fields are: sl local_address rem_address st tx_queue:rx_queue.
 		f := strings.Fields(line)
 		if len(f) > 4 && f[1] == local && !strings.HasSuffix(f[4], ":00000000") {
 			return true
@@ -462,12 +463,12 @@ func TestCrowdAtTheServer(t *testing.T) {
 	if n := f.counted(t, objectRequests, float64(32*clients)); n != float64(32*clients) {
 		t.Errorf("%v requests of %d clients for 32 objects", n, clients)
 	}
-	// Two connections of each client, and a file for each; some 64 KiB of memory
-	// for each connection besides what a Go program has anyhow.
+	// Each client has two connections, with a file for each. Each connection takes about 64
+	// KiB of memory in addition to the memory of any Go program.
 	if limit := float64(4*clients + 64); fds > limit {
 		t.Errorf("%v descriptors, want at most %v", fds, limit)
 	}
-	// The race detector keeps a record of all memory beside it.
+	// The race detector keeps additional records of all memory.
 	if limit := raceMemory * float64(128<<20+2*clients*(64<<10)); rss > limit {
 		t.Errorf("%v bytes of memory, want at most %v", rss, limit)
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Nothing but the names of a store is served, whatever is asked for, and nothing through a
-// link that leads out of it.
+// FuzzPaths checks that only the files of a store are served, whatever path is requested,
+// and no file through a link that leads out of the store.
 func FuzzPaths(f *testing.F) {
 	s := newShop(f)
 	secret := []byte("the secret of others")

@@ -2,6 +2,6 @@
 
 package server_test
 
-// raceMemory is how many times as much memory a program takes
+// raceMemory is the factor by which the race detector increases the memory of a program
 // (https://go.dev/doc/articles/race_detector#Runtime_Overheads).
 const raceMemory = 10

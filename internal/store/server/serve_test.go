@@ -38,7 +38,7 @@ const tagName = "tags/refs/x/1.json"
 
 func newShop(t testing.TB) *shop {
 	t.Helper()
-	content := make([]byte, 8<<20) // more than a socket holds
+	content := make([]byte, 8<<20) // more than the buffer of a socket
 	rand.Read(content)
 	s := &shop{t.TempDir(), object.Sum(content), object.Encode(nil, content)}
 	s.write(t, s.d.Path(), s.stored)
@@ -124,7 +124,7 @@ func TestFiles(t *testing.T) {
 	if resp := ask(h, "GET", "/"+tagName, "If-None-Match", etag); resp.StatusCode != 304 {
 		t.Errorf("with its ETag: %s", resp.Status)
 	}
-	s.write(t, tagName, []byte("{\"one\": 2}\n")) // of the same length
+	s.write(t, tagName, []byte("{\"one\": 2}\n")) // the length is the same as before
 	if resp := ask(h, "GET", "/"+tagName, "If-None-Match", etag); resp.StatusCode != 200 {
 		t.Errorf("changed, with the ETag of before: %s", resp.Status)
 	}
@@ -230,7 +230,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// listen serves until the test ends.
+// listen starts a server, which stops at the end of the test.
 func listen(t *testing.T, h *Handler, o ServerOptions) (*Server, func() error) {
 	t.Helper()
 	o.Listen = "127.0.0.1:0"
@@ -289,7 +289,7 @@ func TestServer(t *testing.T) {
 		`premix_store_requests_total{status="200",what="object"} 1`, `premix_store_requests_total{status="200",what="tag"} 1`,
 		fmt.Sprintf(`premix_store_sent_bytes_total{what="object"} %v`, float64(len(s.stored))), "premix_store_connections 1", "process_open_fds",
 	} {
-		// A request is counted when it has been answered.
+		// A request is counted after its answer.
 		body := metrics()
 		for deadline := time.Now().Add(2 * time.Minute); !bytes.Contains(body, []byte(want)) && time.Now().Before(deadline); body = metrics() {
 			time.Sleep(5 * time.Millisecond)
@@ -334,9 +334,10 @@ func TestServerStopsGracefully(t *testing.T) {
 	}
 }
 
-// A connection beyond the bound takes the place of one that waits for its next request.
-// Which of the two that wait is older depends on when the server notes the end of their
-// requests, after the client has its answers; package bounded tests the order.
+// A connection beyond the limit replaces a connection that waits for its next request.
+// Which of two such connections is older depends on when the server notes the end of their
+// requests, which is after the client has its answers. The tests of package bounded check
+// the order.
 func TestServerLimitsConnections(t *testing.T) {
 	s := newShop(t)
 	server, _ := listen(t, s.handler(t, Options{}), ServerOptions{Connections: 2})

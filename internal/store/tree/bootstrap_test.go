@@ -59,8 +59,8 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
-// What arrives is read byte by byte, each item once, and of an object that is on its way
-// what has come.
+// The bootstrap arrives byte by byte. The reader returns each item once, and of an
+// incomplete object the part that has arrived.
 func TestBootstrapReader(t *testing.T) {
 	page := object.Sum([]byte("p"))
 	var w BootstrapWriter

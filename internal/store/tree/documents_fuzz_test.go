@@ -9,7 +9,7 @@ import (
 	"premix/internal/store/object"
 )
 
-// refusedBy fails unless an error says that a document is invalid or not signed as it must be.
+// refusedBy fails unless err reports an invalid document or a missing signature.
 func refusedBy(t *testing.T, err error) {
 	t.Helper()
 	if _, signature := err.(*SignatureError); !signature && !IsInvalid(err) {
@@ -17,8 +17,8 @@ func refusedBy(t *testing.T, err error) {
 	}
 }
 
-// A manifest that is accepted has sizes that agree, and is the same when it is written and
-// read again.
+// A manifest that is accepted has consistent sizes, and is the same after it was written
+// and read again.
 func FuzzParseManifest(f *testing.F) {
 	m := &Manifest{Format: ManifestFormat, Size: 12, Meta: 4, Bytes: 3, Inodes: 2, Pages: []Page{{object.Sum([]byte("a")), 2, 12}}}
 	b, err := m.Marshal()
@@ -57,7 +57,7 @@ func FuzzParseManifest(f *testing.F) {
 	})
 }
 
-// A page that is accepted has as many bytes as its place in the manifest says.
+// A page that is accepted has as many bytes as the manifest states.
 func FuzzParsePage(f *testing.F) {
 	b, p, err := MarshalPage([]Chunk{{object.Sum([]byte("a")), 7}, {object.Digest{}, 5 << 20}})
 	if err != nil {
@@ -83,8 +83,8 @@ func FuzzParsePage(f *testing.F) {
 	})
 }
 
-// A profile that is accepted names chunks of its tree, and bundles for no more parts than
-// it has.
+// A profile that is accepted names chunks of its tree, and its bundles have at most as many
+// parts as the profile.
 func FuzzParseProfile(f *testing.F) {
 	d := object.Sum([]byte("tree"))
 	p := &Profile{Tree: d, Parts: []Part{{Chunk: 0}, {Chunk: 2, Runs: []object.Run{{From: 1, To: 3}}}}, Bundles: []Bundle{{Digest: object.Sum([]byte("b")), Size: 9, Parts: 2,
@@ -117,14 +117,14 @@ func FuzzParseProfile(f *testing.F) {
 		if parts > len(p.Parts) {
 			t.Fatalf("%d of %d parts are in bundles", parts, len(p.Parts))
 		}
-		// Against sizes that it was not made for.
+		// Check the profile against sizes of another tree.
 		if err := p.Check(chunks, func(n int) (int64, bool, error) { return int64(n) + 1, n%3 == 0, nil }); err != nil {
 			refusedBy(t, err)
 		}
 	})
 }
 
-// A tag record that is accepted is the one that the key has signed.
+// A tag record that is accepted is the record that the key has signed.
 func FuzzOpenTag(f *testing.F) {
 	k := NewPrivateKey([32]byte{1})
 	ref := Ref{Name: "refs/x", Tag: "1"}
@@ -147,7 +147,7 @@ func FuzzOpenTag(f *testing.F) {
 	})
 }
 
-// The other documents of a store that come from its origin.
+// FuzzDocuments reads the other documents of a store that come from its origin.
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(`{"format":"premix-store-1"}`))
 	f.Add(MarshalNext([]Ref{{Name: "a", Tag: "b"}}))

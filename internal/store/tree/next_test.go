@@ -24,7 +24,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// A row that comes back to where it was ends.
+// A row of references that returns to its start ends there.
 func TestRowEnds(t *testing.T) {
 	a, b := Ref{Name: "a", Tag: "1"}, Ref{Name: "b", Tag: "1"}
 	files := map[string][]byte{a.NextPath(): MarshalNext([]Ref{b}), b.NextPath(): MarshalNext([]Ref{a})}

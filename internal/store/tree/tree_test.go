@@ -200,7 +200,7 @@ func TestSignatures(t *testing.T) {
 		t.Errorf("a record of another name: %v", err)
 	}
 
-	// The envelope of one kind of document must not pass for another's.
+	// The envelope of one kind of document is not accepted as another kind.
 	var e Envelope
 	if err := json.Unmarshal(signed, &e); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// A profile with spans says so, since a premix that does not know them refuses it.
+// A profile with spans has another format, because a premix that does not support spans
+// must refuse it.
 func TestSpans(t *testing.T) {
 	d := object.Sum(nil)
 	p := &Profile{Tree: d, Parts: []Part{{Chunk: 1}},

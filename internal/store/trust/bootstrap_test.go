@@ -20,8 +20,8 @@ import (
 	"premix/internal/testkit/faulty"
 )
 
-// open writes the bootstrap of the tag as the shop has it now, with what change does
-// to its parts.
+// open writes the bootstrap of the tag from the current files of the shop, after change was
+// applied to them.
 func (s *shop) open(change func(path string, content []byte) []byte) {
 	s.t.Helper()
 	s.openWith(func(w *tree.BootstrapWriter) {
@@ -31,7 +31,7 @@ func (s *shop) open(change func(path string, content []byte) []byte) {
 	}, change)
 }
 
-// openWith is open with other objects.
+// openWith writes a bootstrap as open does, with other objects.
 func (s *shop) openWith(objects func(w *tree.BootstrapWriter), changes ...func(path string, content []byte) []byte) {
 	s.t.Helper()
 	var w tree.BootstrapWriter
@@ -63,7 +63,7 @@ func openFrom(t *testing.T, dir string, g *origin.Group) (*trust.Resolved, error
 func TestBootstrap(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	d := s.tag(1, "one")
-	// None is there: the files are asked for.
+	// There is no bootstrap, so the files are requested.
 	res, err := openFrom(t, dir, group(s.origin()))
 	if err != nil || res.Tree != d || res.Bootstrap != nil || !res.First {
 		t.Fatalf("%+v, %v", res, err)
@@ -79,7 +79,7 @@ func TestBootstrap(t *testing.T) {
 			t.Errorf("%s: %q", what, got)
 		}
 	}
-	for _, what := range []string{"first", "wrong", "absent"} { // each once
+	for _, what := range []string{"first", "wrong", "absent"} { // each can be taken once
 		if got := res.Bootstrap.Object(t.Context(), object.Sum([]byte(what))); got != nil {
 			t.Errorf("%s: %q", what, got)
 		}
@@ -90,7 +90,8 @@ func TestBootstrap(t *testing.T) {
 	if n := s.fault.Requests() - before; n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	// On first use it is remembered like the files.
+	// On first use, the client remembers the key from a bootstrap as it does from the
+	// files.
 	dir = t.TempDir()
 	if res, err = openFrom(t, dir, group(s.origin())); err != nil || res.Bootstrap == nil || !res.First {
 		t.Fatalf("%+v, %v", res, err)
@@ -105,9 +106,9 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
-// A bootstrap is believed no more than what it repeats: it can't bring an older record
-// back, nor a forged one, nor another store's keys. Where it lags behind, or is
-// damaged, the files decide.
+// A bootstrap is trusted no more than the files that it repeats: it cannot bring back an
+// older record, nor introduce a forged record or the keys of another store. If the
+// bootstrap is outdated or damaged, the files decide.
 func TestBootstrapsThatLie(t *testing.T) {
 	forged := tree.NewPrivateKey([32]byte{9})
 	for name, change := range map[string]func(s *shop) func(string, []byte) []byte{
@@ -152,7 +153,7 @@ func TestBootstrapsThatLie(t *testing.T) {
 		}
 	}
 
-	// An older record, in a bootstrap that nobody has made anew.
+	// The bootstrap was not updated and contains an older record.
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	s.tag(1, "one")
 	s.open(same)
@@ -164,14 +165,14 @@ func TestBootstrapsThatLie(t *testing.T) {
 	if err != nil || res.Tree != d || res.Bootstrap != nil {
 		t.Errorf("a bootstrap that lags behind: %+v, %v", res, err)
 	}
-	// The files are old as well: that is a replay.
+	// The files are old as well, which is a replay.
 	s.tag(1, "one")
 	var back *trust.RollbackError
 	if _, err := openFrom(t, dir, group(s.origin())); !errors.As(err, &back) {
 		t.Errorf("a replay: %v", err)
 	}
 
-	// Servers that answer strangely where they have nothing.
+	// Servers may answer in strange ways if they lack a file.
 	for _, f := range []faulty.Fault{faulty.NotThere, faulty.Portal, faulty.Refuse, faulty.Loop, faulty.Fail, faulty.Strange, faulty.Flip, faulty.Short, faulty.Other} {
 		s, dir := newShop(t, 1, 1), t.TempDir()
 		d := s.tag(1, "one")
@@ -182,7 +183,7 @@ func TestBootstrapsThatLie(t *testing.T) {
 		}
 	}
 
-	// One that is cut off, in its head or behind it, or no bootstrap at all.
+	// The bootstrap is cut off, in its head or behind it, or is not a bootstrap at all.
 	s.tag(3, "three")
 	s.open(same)
 	path := filepath.Join(s.dir, ref.BootstrapPath("start"))
@@ -206,8 +207,8 @@ func TestBootstrapsThatLie(t *testing.T) {
 	}
 }
 
-// An object behind the head is used while it arrives, at whatever pace, and where it is
-// cut off or wrong nobody is told that it is whole.
+// An object behind the head is used while it arrives, at any pace. If it is cut off or
+// wrong, it is never reported as complete.
 func TestBootstrapArrives(t *testing.T) {
 	s := newShop(t, 1, 1)
 	s.tag(1, "one")
@@ -281,7 +282,7 @@ func TestBootstrapArrives(t *testing.T) {
 	}
 }
 
-// Whoever gives up is not kept, though the origin says nothing.
+// A canceled Open returns although the origin does not answer.
 func TestBootstrapGivenUp(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	s.tag(1, "one")

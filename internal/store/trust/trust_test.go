@@ -41,7 +41,7 @@ func newShop(t *testing.T, id, seed byte) *shop {
 	return s
 }
 
-// found makes the store anew.
+// found creates the store, in place of the one before.
 func (s *shop) found(id byte, seeds ...byte) {
 	s.t.Helper()
 	info := &tree.Info{Format: tree.StoreFormat, ID: strings.Repeat("0", 31) + string('0'+rune(id))}
@@ -68,7 +68,7 @@ func (s *shop) write(name string, content []byte) {
 	}
 }
 
-// tag signs a record.
+// tag signs and writes a record.
 func (s *shop) tag(serial int64, what string) object.Digest {
 	s.t.Helper()
 	d := object.Sum([]byte(what))
@@ -82,8 +82,8 @@ func (s *shop) tag(serial int64, what string) object.Digest {
 
 func (s *shop) origin() origin.Origin { return open(s.t, s.server.URL) }
 
-// quick wastes no time on an origin that fails, and waits long for one that is well:
-// the machine may be a slow one. hasty waits for none.
+// quick loses no time on a failing origin, and waits long for a healthy one, because the
+// machine may be slow. hasty has short limits.
 var (
 	quick = limited(time.Minute)
 	hasty = limited(300 * time.Millisecond)
@@ -153,7 +153,7 @@ func TestChangedStore(t *testing.T) {
 		if !ok || res != nil || !strings.Contains(changed.Hint(), dir) {
 			t.Errorf("%s: %+v, %v", name, res, err)
 		}
-		// With the new key given, it is believed, and stays so.
+		// A client that is given the new key trusts it, and continues to trust it.
 		res, err = trust.New(trust.Options{Dir: dir, Keys: []tree.PublicKey{s.key.Public()}}).Resolve(context.Background(), group(s.origin()), ref)
 		if err != nil || res.Tree != d || res.First {
 			t.Errorf("%s, with its key: %+v, %v", name, res, err)
@@ -164,7 +164,7 @@ func TestChangedStore(t *testing.T) {
 	}
 }
 
-// store.json is not signed: who adds a key to it must not gain anything.
+// store.json is not signed, so a key that an attacker adds to it must have no effect.
 func TestAddedKeyIsNotBelieved(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	d := s.tag(1, "one")
@@ -180,7 +180,8 @@ func TestAddedKeyIsNotBelieved(t *testing.T) {
 	if _, ok := errors.AsType[*trust.UntrustedError](err); !ok {
 		t.Errorf("a tag signed with it: %v", err)
 	}
-	// The same at an address that was never used: the store is known.
+	// The same happens at an address that was never used, because the client knows the
+	// store.
 	mirror := newShop(t, 1, 1)
 	mirror.found(1, 1, 9)
 	mirror.tag(2, "evil")
@@ -207,7 +208,7 @@ func TestReplay(t *testing.T) {
 	if e, ok := errors.AsType[*trust.RollbackError](err); !ok || e.Serial != 2 || e.Seen != 3 {
 		t.Errorf("an older record: %v", err)
 	}
-	// A mirror that lags behind is passed over.
+	// An outdated mirror is passed over.
 	fresh := newShop(t, 1, 1)
 	d := fresh.tag(4, "four")
 	if res, err := resolve(t, dir, group(s.origin(), fresh.origin())); err != nil || res.Tree != d {
@@ -249,7 +250,7 @@ func TestOffline(t *testing.T) {
 			t.Errorf("an origin that %s: %+v, %v", f, res, err)
 		}
 	}
-	// These are answers, and not to be believed.
+	// These faults are answers, which must not be trusted.
 	for _, f := range []faulty.Fault{faulty.Flip, faulty.Short, faulty.Other, faulty.Long} {
 		s.fault.Set(f, "tags/")
 		res, err := resolve(t, dir, group(s.origin()))
@@ -281,13 +282,13 @@ func TestDirectory(t *testing.T) {
 	if _, ok := errors.AsType[*trust.RollbackError](err); !ok {
 		t.Errorf("an older record: %v", err)
 	}
-	// A store made anew in the same directory is another store.
+	// A new store in the same directory is another store.
 	s.found(2, 2)
 	d := s.tag(1, "one")
 	if res, err := resolve(t, dir, group(local)); err != nil || res.Tree != d {
 		t.Errorf("another store: %+v, %v", res, err)
 	}
-	// One that claims to be a known store must have its key.
+	// A store that claims to be a known one must have its key.
 	s.found(1, 3)
 	s.tag(9, "nine")
 	known := newShop(t, 1, 1)
@@ -320,7 +321,7 @@ func TestProfile(t *testing.T) {
 	if err != nil || !bytes.Equal(got, content) {
 		t.Fatalf("%q, %v", got, err)
 	}
-	// The store has said what it is.
+	// The client remembers the identity of the store.
 	if err := os.Remove(filepath.Join(s.dir, tree.InfoPath)); err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,9 @@ func (m memory) ReadAt(_ context.Context, p []byte, off int64) (int, error) {
 	return strings.NewReader(string(m)).ReadAt(p, off)
 }
 
-// bothMounts runs a test over a file in the tree, seen through EROFS on the image
-// file and through the tree mount. Faults are given by offset in the image; place
-// finds bytes in it.
+// bothMounts runs a test with a file of the tree, once through EROFS on the image file and
+// once through the tree mount. Faults are offsets in the image. place returns the offset of
+// bytes in it.
 func bothMounts(t *testing.T, size int, prepare func(s *setup, place func(part []byte) int64, content []byte), test func(t *testing.T, path string, want []byte, srv *server)) {
 	needRoot(t)
 	src := t.TempDir()
@@ -65,8 +65,8 @@ func bothMounts(t *testing.T, size int, prepare func(s *setup, place func(part [
 	}
 }
 
-// A place that cannot be read is an error in whatever read it is a part of, never
-// zeros, and what is around it can be read.
+// A read that includes an unreadable page fails, and never returns zeros. Reads around the
+// page succeed.
 func TestBadPlace(t *testing.T) {
 	const bad = 3<<20 + 5*page
 	bothMounts(t, 8<<20, func(s *setup, place func([]byte) int64, content []byte) {
@@ -91,7 +91,7 @@ func TestBadPlace(t *testing.T) {
 				}
 				if n < size {
 					failed++
-					if off+size <= bad-1<<20 || off >= bad+1<<20 { // readahead may fail along
+					if off+size <= bad-1<<20 || off >= bad+1<<20 { // readahead may fail as well near the page
 						t.Errorf("%d of %d bytes at %d: %v", n, size, off, err)
 					}
 				}
@@ -112,11 +112,11 @@ func TestBadPlace(t *testing.T) {
 	})
 }
 
-// A read that hangs ends with its time, and holds up nobody else meanwhile.
+// A read that hangs ends after the timeout, and does not delay other reads.
 func TestTimeout(t *testing.T) {
 	const (
 		timeout = 700 * time.Millisecond
-		readers = 40 // each of a page of its own: those of one page wait for each other
+		readers = 40 // each reads its own page, because readers of one page wait for each other
 	)
 	bothMounts(t, 4<<20, func(s *setup, place func([]byte) int64, content []byte) {
 		at := place(content[1<<20 : 1<<20+page])
@@ -127,7 +127,7 @@ func TestTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		// No readahead: it would find the place before the reader does.
+		// Readahead is off, because it would reach the place before the reader does.
 		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +164,8 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// More readers hang than requests are worked on at a time: the rest wait for
-// their turn, and all get their error.
+// More readers hang than the server works on at a time. The rest wait for their turn, and
+// all of them get their error.
 func TestInFlightIsBounded(t *testing.T) {
 	bothMounts(t, 4<<20, func(s *setup, place func([]byte) int64, content []byte) {
 		at := place(content[:page])
@@ -197,8 +197,8 @@ func TestInFlightIsBounded(t *testing.T) {
 	})
 }
 
-// A reader that is killed ends at once, not with the request's time, and the image
-// is told to give up. A signal that he handles ends nothing.
+// A reader that is killed ends at once, and does not wait for the timeout of the request.
+// The read of the image is canceled. A signal that the reader handles cancels nothing.
 func TestInterrupt(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -216,8 +216,8 @@ func TestInterrupt(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Any request counts as in flight, the look-up of the name too: what is to be
-		// cancelled is the read.
+		// Every request counts as in flight, also the look-up of the name. The test cancels
+		// the read.
 		waitFor(t, "the read", func() bool { return srv.stats(t).Hung > 0 })
 		for _, sig := range before { // dd handles SIGUSR1
 			if err := cmd.Process.Signal(sig); err != nil {
@@ -238,7 +238,7 @@ func TestInterrupt(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Fatal("the reader cannot be killed")
 		}
-		// The reader need not wait for the answer.
+		// The reader may end before the answer.
 		waitFor(t, "the end of the read", func() bool { return srv.stats(t).Cancelled > 0 })
 		if n := srv.stats(t).Cancelled; n != 1 {
 			t.Errorf("%d requests were cancelled, want 1", n)

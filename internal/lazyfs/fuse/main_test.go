@@ -24,8 +24,8 @@ import (
 	"premix/internal/lazyfs/fuse"
 )
 
-// Servers of these tests are processes of their own: a process that reads from its
-// own mount cannot be killed while it does. They are this binary executed again.
+// The servers of these tests are processes of their own, because a process that reads from
+// its own mount cannot be killed during the read. They run the test binary.
 const serverEnv = "PREMIX_FUSE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -45,8 +45,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// source is what the mounts of this test, and of no other that runs beside it, have
-// for one in mountinfo.
+// source is the source of the mounts of this test process in mountinfo. No other process
+// that runs at the same time has the same one.
 var source = fmt.Sprintf("premix-fuse-test-%d-end", os.Getpid())
 
 func mounts() int {
@@ -57,27 +57,27 @@ func mounts() int {
 	return strings.Count(string(table), source)
 }
 
-// setup tells a server what to do.
+// setup is the configuration of a server.
 type setup struct {
-	Name    string // Options.Name; launch knows it
+	Name    string // Options.Name; launch sets it
 	Tree    bool
 	Dir     string
 	File    string        // the image
 	State   []byte        // resume the connection on descriptor 3
 	Timeout time.Duration // Options.Timeout
-	// Faults of the image.
-	Delay    time.Duration // up to this, before a read
-	Bad      [2]int64      // reads of bytes from the first up to the second fail
-	Hang     [2]int64      // reads of these wait until they are given up
+	// The faults of the image:
+	Delay    time.Duration // upper limit of the delay before a read
+	Bad      [2]int64      // reads of bytes from the first up to the second offset fail
+	Hang     [2]int64      // reads of these bytes wait until they are canceled
 	InFlight int
 }
 
-// started is what a server says when it serves.
+// started is the message of a server once it serves.
 type started struct {
 	FD    int
 	State []byte
 	Err   string
-	No    int // the errno in it
+	No    int // the errno in Err
 	Hint  string
 }
 
@@ -86,10 +86,10 @@ type faultyFile struct {
 	setup
 	f    *os.File
 	size int64
-	hung atomic.Int64 // reads that wait now, because of setup.Hang
+	hung atomic.Int64 // number of reads that wait because of setup.Hang
 }
 
-// figures is what a server answers when it is asked.
+// figures is the answer of a server to a request for its statistics.
 type figures struct {
 	fuse.Stats
 	Hung int64
@@ -157,25 +157,26 @@ func serverMain(text string) error {
 		if err != nil {
 			return err
 		}
-		// The server may end, and close it, at this moment. Then there is nobody who
-		// would ask for it.
+		// The server may end and close the descriptor at this moment. No test needs it
+		// then.
 		_ = raw.Control(func(fd uintptr) { say.FD = int(fd) })
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(say); err != nil || say.Err != "" {
 		return err
 	}
-	// The end of standard input is the end of the test; other lines ask for figures.
+	// The test has ended at the end of standard input. Any other line requests the
+	// statistics.
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		if err := json.NewEncoder(os.Stdout).Encode(figures{server.Stats(), img.hung.Load()}); err != nil {
 			return err
 		}
 	}
-	// There is no waiting for the end: somebody on this machine may have made a mount
-	// namespace with a copy of the mount, and keep it for long.
+	// The server does not wait for the end of the mount, because another process of this
+	// machine may keep a copy of the mount in its own mount namespace.
 	return server.Close()
 }
 
-// server is a running one, as the test sees it.
+// server is a running server in the view of the test.
 type server struct {
 	started
 	cmd   *exec.Cmd
@@ -184,7 +185,7 @@ type server struct {
 	out   *json.Decoder
 }
 
-// launch starts a server; prepare may change how.
+// launch starts a server. prepare may change the command.
 func launch(t *testing.T, s setup, prepare func(*exec.Cmd)) *server {
 	t.Helper()
 	s.Name = source
@@ -220,7 +221,7 @@ func launch(t *testing.T, s setup, prepare func(*exec.Cmd)) *server {
 	return srv
 }
 
-// serve starts a server for the length of a test.
+// serve starts a server, which stops at the end of the test.
 func serve(t *testing.T, s setup) *server {
 	t.Helper()
 	needRoot(t)
@@ -232,7 +233,7 @@ func serve(t *testing.T, s setup) *server {
 	return srv
 }
 
-// stop has the server unmount and end.
+// stop makes the server unmount and end.
 func (s *server) stop(t *testing.T) {
 	t.Helper()
 	_ = s.stdin.Close()
@@ -241,7 +242,7 @@ func (s *server) stop(t *testing.T) {
 	}
 }
 
-// kill ends the server as nothing can be caught.
+// kill ends the server with a signal that it cannot catch.
 func (s *server) kill() {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
@@ -259,7 +260,8 @@ func (s *server) stats(t *testing.T) figures {
 	return st
 }
 
-// device takes a duplicate of the server's /dev/fuse, as a supervisor has one.
+// device returns a duplicate of the server's descriptor of /dev/fuse, as a supervisor holds
+// it.
 func (s *server) device(t *testing.T) *os.File {
 	t.Helper()
 	pid, err := unix.PidfdOpen(s.cmd.Process.Pid, 0)
@@ -274,7 +276,7 @@ func (s *server) device(t *testing.T) *os.File {
 	return os.NewFile(uintptr(fd), "/dev/fuse")
 }
 
-// waitFor waits for something that others do.
+// waitFor waits until is returns true.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
@@ -291,7 +293,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// mountErofs mounts the image that a server shows, for the length of a test.
+// mountErofs mounts the image of a server with EROFS, and unmounts it at the end of the
+// test.
 func mountErofs(t *testing.T, image string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -311,7 +314,7 @@ func mountErofs(t *testing.T, image string) string {
 	return dir
 }
 
-// asNobody has a command run as an ordinary user.
+// asNobody makes a command run as an ordinary user.
 func asNobody(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	u, err := user.Lookup("nobody")

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ways are all the ways to read a part of a file that there are. Each returns
-// what is at off, n bytes of it or as many as there are.
+// ways contains every way to read a part of a file. Each returns the n bytes at off, or
+// fewer if the file ends before.
 var ways = map[string]func(fd int, off int64, n int) ([]byte, error){
 	"pread": pread,
 	"preadv": func(fd int, off int64, n int) ([]byte, error) {
@@ -86,7 +86,7 @@ var ways = map[string]func(fd int, off int64, n int) ([]byte, error){
 	},
 	"O_DIRECT": func(fd int, off int64, n int) ([]byte, error) {
 		direct, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.EINVAL) { // EROFS from a file has none
+		if errors.Is(err, unix.EINVAL) { // EROFS from a file does not support it
 			return pread(fd, off, n)
 		}
 		if err != nil {
@@ -104,7 +104,7 @@ func pread(fd int, off int64, n int) ([]byte, error) {
 	return fill(n, func(p []byte, done int) (int, error) { return unix.Pread(fd, p, off+int64(done)) })
 }
 
-// fill calls read until n bytes are there or the file ends.
+// fill calls read until it has n bytes or the file ends.
 func fill(n int, read func(p []byte, done int) (int, error)) ([]byte, error) {
 	p := make([]byte, n)
 	for done := 0; done < n; {
@@ -117,7 +117,7 @@ func fill(n int, read func(p []byte, done int) (int, error)) ([]byte, error) {
 	return p, nil
 }
 
-// throughPipe takes n bytes that move puts into a pipe, part by part.
+// throughPipe returns n bytes that move writes into a pipe piece by piece.
 func throughPipe(n int, move func(pipe, part, done int) (int, error)) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -134,8 +134,8 @@ func throughPipe(n int, move func(pipe, part, done int) (int, error)) ([]byte, e
 	})
 }
 
-// Many readers read places of any size in all ways at once, from files of sizes
-// around the borders of blocks, and see the bytes that are there.
+// Many readers read at once, in all ways and sizes, from files whose sizes are around the
+// borders of blocks. All of them get the right bytes.
 func TestReads(t *testing.T) {
 	sizes := []int{1, page - 1, page, page + 1, 70_000, 1 << 20, 3<<20 + 1}
 	bothMounts(t, 1<<20, func(*setup, func([]byte) int64, []byte) {}, func(t *testing.T, path string, want []byte, _ *server) {
@@ -175,7 +175,7 @@ func writeAt(f *os.File, p []byte, off int64) error {
 	return err
 }
 
-// check reads a file in all ways.
+// check reads a file in all ways and compares the bytes.
 func check(t *testing.T, path string, want []byte) {
 	t.Helper()
 	rounds := 40
@@ -214,10 +214,10 @@ func check(t *testing.T, path string, want []byte) {
 	readers.Wait()
 }
 
-// The suite of go-fuse changes what it tests, so it runs on an overlay (as
-// containers have it) whose lower layer is our mount, and where it reads what the
-// lower layer has. What fails on an overlay of ordinary directories, too, is not
-// ours.
+// The suite of go-fuse changes the files that it tests. It therefore runs on an overlay, as
+// containers have it, with a mount of premix as the lower layer. Its tests that only read
+// use files of the lower layer. Tests that fail on an overlay of ordinary directories too
+// are skipped.
 func TestPosix(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -246,7 +246,7 @@ func TestPosix(t *testing.T) {
 	}
 }
 
-// overlay mounts an overlay over a lower layer, for the length of a test.
+// overlay mounts an overlay over a lower layer, and unmounts it at the end of the test.
 func overlay(t *testing.T, lower string) string {
 	t.Helper()
 	upper, dir := t.TempDir(), t.TempDir()
@@ -278,7 +278,7 @@ func overlay(t *testing.T, lower string) string {
 	return dir
 }
 
-// fsstress-like walks: find, tar and cp read all of a tree at once.
+// find, tar and cp read a whole tree at the same time.
 func TestToolsTogether(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"premix/internal/lazyfs/fuse"
 )
 
-// noise makes a file of n bytes, each page different from all others.
+// noise writes a file of n bytes, each page of which differs from all others.
 func noise(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	r := rand.NewChaCha8([32]byte{1})
@@ -32,9 +32,9 @@ func noise(t *testing.T, path string, n int) []byte {
 	return b
 }
 
-// reader reads places of a file at random and compares them, until stop is set or
-// something is wrong. No page comes from a cache: every other read goes past it,
-// and the cache is emptied now and then.
+// reader reads random places of a file and compares them until stop is set or an error
+// occurs. No page comes from a cache: every other read bypasses it, and the reader empties
+// it at times.
 type reader struct {
 	path  string
 	want  []byte
@@ -43,7 +43,7 @@ type reader struct {
 }
 
 const (
-	readerSpan = 128 << 10 // bytes of one read, at most
+	readerSpan = 128 << 10 // maximum size of a read in bytes
 	page       = 4096
 )
 
@@ -57,7 +57,7 @@ func (r reader) run() error {
 	}
 	defer unix.Close(cached)
 	direct, err := open(unix.O_DIRECT)
-	if errors.Is(err, unix.EINVAL) { // EROFS from a file has no O_DIRECT
+	if errors.Is(err, unix.EINVAL) { // EROFS from a file does not support O_DIRECT
 		direct, err = open(0)
 	}
 	if err != nil {
@@ -74,7 +74,7 @@ func (r reader) run() error {
 			_ = unix.Fadvise(fd, off, int64(n), unix.FADV_DONTNEED)
 		}
 		want := r.want[off:min(off+int64(n), int64(len(r.want)))]
-		// An error in the middle shows as fewer bytes first.
+		// An error in the middle first appears as a short read.
 		for done := 0; done < len(want); {
 			got, err := unix.Pread(fd, buf[done:n], off+int64(done))
 			if err != nil {
@@ -92,15 +92,15 @@ func (r reader) run() error {
 	return nil
 }
 
-// aligned returns n bytes at a page's beginning, as O_DIRECT wants them.
+// aligned returns n bytes that begin at the start of a page, as O_DIRECT requires.
 func aligned(n int) []byte {
 	b := make([]byte, n+page)
 	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (page - 1)
 	return b[skip : skip+n]
 }
 
-// A server is killed over and over while 50 readers read. Whoever holds the device
-// begins another, and no reader sees more of it than a delay.
+// A server is killed repeatedly while 50 readers read. The holder of the device starts
+// another server, and the readers notice only a delay.
 func TestResume(t *testing.T) {
 	for _, kind := range []string{"image", "tree", "erofs"} {
 		t.Run(kind, func(t *testing.T) { testResume(t, kind) })
@@ -138,8 +138,9 @@ func testResume(t *testing.T, kind string) {
 	case "erofs":
 		path = filepath.Join(mountErofs(t, filepath.Join(mnt, fuse.ImageName)), "file")
 	}
-	// The first close has the kernel learn that there is no FLUSH. Later ones, such as
-	// those of the next server before it is executed, then need no server.
+	// At the first close, the kernel learns that the server does not support FLUSH. Later
+	// ones, such as the closes before the next server is executed, then do not need a
+	// server.
 	if _, err := os.ReadFile(path); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func testResume(t *testing.T, kind string) {
 		})
 	}
 	resent := uint64(0)
-	// Whether a request is under way at a death is a matter of luck.
+	// Whether a request runs at the moment of a kill depends on chance.
 	for n := 0; n < kills || resent == 0 && n < 20*kills; n++ {
 		time.Sleep(rand.N(60 * time.Millisecond))
 		resent += srv.stats(t).Resent
@@ -180,8 +181,8 @@ func testResume(t *testing.T, kind string) {
 	}
 }
 
-// A server that dies for good takes nobody along: all readers get an error, and
-// a fresh mount can take the place.
+// The final end of a server does not block its readers: all of them get an error, and a new
+// mount can use the directory.
 func TestDeath(t *testing.T) {
 	for _, kind := range []string{"image", "tree", "erofs"} {
 		t.Run(kind, func(t *testing.T) { testDeath(t, kind) })
@@ -234,7 +235,7 @@ func testDeath(t *testing.T, kind string) {
 	}
 }
 
-// What does not belong together is not resumed.
+// A server does not resume a connection whose state or image does not match.
 func TestResumeRefuses(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -244,7 +245,7 @@ func TestResumeRefuses(t *testing.T) {
 	img := memory("some bytes")
 	for _, c := range []struct {
 		name, state string
-		kernel      bool // ErrKernel, not a StateError
+		kernel      bool // whether ErrKernel is expected instead of a StateError
 	}{
 		{"no JSON", "x", false},
 		{"a later version", `{"version":2}`, false},
@@ -260,13 +261,13 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// Where the mount is gone there is nothing to resume.
+// A server cannot resume after the mount is gone.
 func TestResumeTooLate(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
 	s := setup{Dir: t.TempDir(), File: imageOf(t, src)}
 	srv := launch(t, s, func(cmd *exec.Cmd) {
-		// Nobody else can have a copy of the mount.
+		// In its own namespace, no other process can have a copy of the mount.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	})
 	if srv.Err != "" {

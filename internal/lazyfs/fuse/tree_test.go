@@ -22,7 +22,7 @@ type builder struct {
 	links map[uint64]*erofs.Node // by inode number
 }
 
-// add makes the node of a name in a directory that is open.
+// add returns the node of a name in the directory with the descriptor dir.
 func (b *builder) add(dir int, name string) (*erofs.Node, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -36,7 +36,7 @@ func (b *builder) add(dir int, name string) (*erofs.Node, error) {
 		Sec: st.Mtim.Sec, Nsec: uint32(st.Mtim.Nsec), Xattrs: map[string][]byte{},
 	}
 	b.links[st.Ino] = n
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) // of any depth
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) // the path may have any depth
 	if err := addXattrs(n, path); err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func imageOf(t *testing.T, dir string) string {
 	return f.Name()
 }
 
-// Both ways to mount a tree show exactly what it was made from.
+// Both ways to mount a tree show exactly the directory from which the tree was made.
 func TestAwkwardTrees(t *testing.T) {
 	needRoot(t)
 	for n := range testtree.Trees {
@@ -171,9 +171,9 @@ func TestAwkwardTrees(t *testing.T) {
 	}
 }
 
-// compareNumbers compares what two mounts of one image must have in common beyond
-// what two copies of a tree have: inode numbers, blocks, sizes of directories, all
-// times, offsets in directories, and holes.
+// compareNumbers compares properties that are equal in two mounts of one image, but not in
+// two copies of a tree: inode numbers, blocks, sizes of directories, all times, offsets in
+// directories, and holes.
 func compareNumbers(t *testing.T, a, b string) {
 	t.Helper()
 	var walk func(da, db int, path string)
@@ -221,8 +221,8 @@ func openAt(t *testing.T, dir int, name string) int {
 	return fd
 }
 
-// listing returns the names in a directory, which is open twice, after comparing
-// what getdents64(2) says of it, offsets and all.
+// listing returns the names in a directory that is open twice, after it has compared both
+// results of getdents64(2), including offsets.
 func listing(t *testing.T, a, b int, path string) []string {
 	t.Helper()
 	read := func(fd int) (all []string, names []string) {
@@ -252,7 +252,7 @@ func listing(t *testing.T, a, b int, path string) []string {
 	return names
 }
 
-// compareHoles follows data and holes through a file that is open twice.
+// compareHoles compares the positions of data and holes in a file that is open twice.
 func compareHoles(t *testing.T, a, b int, path string) {
 	t.Helper()
 	whence := unix.SEEK_DATA
@@ -319,7 +319,7 @@ func TestReadDirFromAnywhere(t *testing.T) {
 	}
 }
 
-// Every way to change something is refused with EROFS.
+// Every kind of change is refused with EROFS.
 func TestReadOnly(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -352,8 +352,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// A file is found again by its handle, as NFS servers and overlayfs do, also when
-// the kernel has forgotten it.
+// A file handle finds its file again, as NFS servers and overlayfs need it, even after the
+// kernel has dropped the inode.
 func TestFileHandles(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()

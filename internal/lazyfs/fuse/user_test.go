@@ -15,8 +15,8 @@ import (
 	"premix/internal/testkit/testtree"
 )
 
-// open lets everybody into the directories of a test, which t.TempDir makes for
-// root only.
+// open makes the directories of a test, which t.TempDir creates for root only, accessible
+// to all users.
 func open(t *testing.T, dir string) {
 	t.Helper()
 	for d := dir; len(d) > len(os.TempDir()); d = filepath.Dir(d) {
@@ -26,18 +26,18 @@ func open(t *testing.T, dir string) {
 	}
 }
 
-// runAs is how a test server is started as somebody else.
+// runAs starts a test server as another user.
 func runAs(t *testing.T, s setup, prepare func(*exec.Cmd)) *server {
 	t.Helper()
 	srv := launch(t, s, func(cmd *exec.Cmd) {
-		// The test's own binary lies where only root may go.
+		// The path of the test binary is accessible only to root.
 		prepare(cmd)
 		cmd.Path = "/proc/self/exe"
 	})
 	return srv
 }
 
-// An ordinary user mounts with fusermount3, for himself alone, and unmounts.
+// An ordinary user can mount with fusermount3, for this user alone, and unmount.
 func TestOrdinaryUser(t *testing.T) {
 	needRoot(t)
 	if _, err := exec.LookPath("fusermount3"); err != nil {
@@ -78,7 +78,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// Where fusermount3 is missing the user is told so.
+// If fusermount3 is missing, the error and its hint name it.
 func TestNoHelper(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -97,7 +97,7 @@ func TestNoHelper(t *testing.T) {
 
 func pidOf(s *server) string { return strconv.Itoa(s.cmd.Process.Pid) }
 
-// Root of a user namespace mounts like root.
+// The root of a user namespace can mount as root does.
 func TestUserNamespace(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -119,7 +119,7 @@ func TestUserNamespace(t *testing.T) {
 		t.Fatal(srv.Err)
 	}
 	defer srv.stop(t)
-	// The mount is in the server's mount namespace.
+	// The mount exists only in the mount namespace of the server.
 	root := filepath.Join("/proc", pidOf(srv), "root", mnt, "file")
 	if out, err := os.ReadFile(root); err != nil && !errors.Is(err, unix.EACCES) || err == nil && string(out) != "text" {
 		t.Errorf("%q, %v", out, err)
@@ -130,7 +130,7 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// Modes, owners and ACLs decide who may read.
+// Modes, owners and ACLs decide which users may read a file.
 func TestPermissions(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -142,7 +142,7 @@ func TestPermissions(t *testing.T) {
 	cmd := exec.Command("cat")
 	asNobody(t, cmd)
 	uid := byte(cmd.SysProcAttr.Credential.Uid)
-	// user::rw-, user:nobody:r--, group::---, mask::r--, other::--- (acl(5), version 2)
+	// user::rw-, user:UID:r--, group::---, mask::r--, other::--- (acl(5), version 2)
 	entry := func(tag, perm byte, id ...byte) []byte {
 		if id == nil {
 			id = []byte{0xff, 0xff, 0xff, 0xff}
@@ -175,7 +175,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// What cannot be mounted on, or is no image, is refused with a reason.
+// A directory that cannot be mounted on, or a file that is not an image, is refused with a
+// reason.
 func TestMountRefuses(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -201,7 +202,7 @@ func TestMountRefuses(t *testing.T) {
 	}
 }
 
-// Two mounts of one image are two servers, and the awkward names go through both.
+// Two mounts of one image have two servers, and both show all awkward names.
 func TestTwice(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()

@@ -25,7 +25,7 @@ func (m memory) ReadAt(_ context.Context, p []byte, off int64) (int, error) {
 	return bytes.NewReader(m).ReadAt(p, off)
 }
 
-// sample is a small image with one file of everything.
+// sample returns a small image with one file of every kind.
 func sample(t testing.TB) memory {
 	t.Helper()
 	file := &erofs.Node{Mode: unix.S_IFREG | 0o644, Size: 2 * erofs.BlockSize, Extents: []erofs.Extent{{Length: 2 * erofs.BlockSize}},
@@ -58,7 +58,7 @@ func newWire(t testing.TB, fs fileSystem) *wire {
 		t.Fatal(err)
 	}
 	dev := os.NewFile(uintptr(pair[0]), "device")
-	for _, fd := range pair { // a reply of 1 MiB has to fit
+	for _, fd := range pair { // a reply of 1 MiB must fit
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
 	}
 	t.Cleanup(func() {
@@ -69,7 +69,7 @@ func newWire(t testing.TB, fs fileSystem) *wire {
 	return &wire{s, newRequest(), pair[1]}
 }
 
-// ask sends a message and returns the reply, nil if there is none.
+// ask sends a message and returns the reply, or nil if there is none.
 func (w *wire) ask(t testing.TB, msg []byte) []byte {
 	t.Helper()
 	w.handle(w.r, msg)
@@ -87,7 +87,7 @@ func (w *wire) ask(t testing.TB, msg []byte) []byte {
 	return buf[:n]
 }
 
-// message makes a request.
+// message returns a request.
 func message(op uint32, node uint64, body []byte) []byte {
 	b := order.AppendUint32(nil, uint32(inHeaderSize+len(body)))
 	b = order.AppendUint32(b, op)
@@ -105,8 +105,8 @@ func words(values ...uint64) []byte {
 	return b
 }
 
-// Whatever comes over the wire, and whatever the image holds, is answered once,
-// with a reply that the kernel accepts, and nothing panics.
+// FuzzRequests checks that every request is answered once, whatever the request and the
+// image contain, with a reply that the kernel accepts, and without a panic.
 func FuzzRequests(f *testing.F) {
 	img := sample(f)
 	for op := range uint32(opCount) {
@@ -121,7 +121,7 @@ func FuzzRequests(f *testing.F) {
 			return
 		}
 		if len(msg) >= 4 {
-			order.PutUint32(msg, uint32(len(msg))) // as the kernel has it
+			order.PutUint32(msg, uint32(len(msg))) // the kernel always sets the right length
 		}
 		broken := slices.Clone(img)
 		broken[int(at)%len(broken)] ^= bits
@@ -169,7 +169,7 @@ func TestAnswers(t *testing.T) {
 		op   uint32
 		node uint64
 		body []byte
-		size int // of what is behind the header
+		size int // size of the reply behind its header
 		no   unix.Errno
 	}{
 		{"a name", opLookup, rootID, []byte("file\x00"), entrySize, 0},
@@ -234,8 +234,8 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// One that is interrupted ends with EINTR; the kernel is told to ask again where
-// the request is not known yet.
+// A request that is interrupted ends with EINTR. If the server does not know the request
+// yet, it answers EAGAIN, so that the kernel repeats the interrupt.
 func TestInterruptOnTheWire(t *testing.T) {
 	started := make(chan struct{})
 	w := newWire(t, &imageFS{img: hanging(started)})
@@ -259,7 +259,7 @@ func TestInterruptOnTheWire(t *testing.T) {
 	}
 }
 
-// hanging is an image that says when it is read, and then hangs.
+// hanging is an image that reports its first read by closing the channel, and then hangs.
 type hanging chan struct{}
 
 func (h hanging) Size() int64 { return 4096 }
@@ -269,7 +269,8 @@ func (h hanging) ReadAt(ctx context.Context, _ []byte, _ int64) (int, error) {
 	return 0, ctx.Err()
 }
 
-// An image that gives too little, and says nothing of it, is an error.
+// A read for which the image returns too few bytes fails, with or without an error of the
+// image.
 func TestShortReadIsAnError(t *testing.T) {
 	for name, err := range map[string]error{"nothing": nil, "EOF": io.EOF} {
 		w := newWire(t, &imageFS{img: short{err}})
@@ -284,7 +285,8 @@ type short struct{ err error }
 func (s short) Size() int64                                              { return 8192 }
 func (s short) ReadAt(_ context.Context, p []byte, _ int64) (int, error) { return len(p) - 1, s.err }
 
-// A store that lacks an object is no reason to believe that a name is not there.
+// If the store lacks an object, a look-up fails with EIO, and does not report that the name
+// does not exist.
 func TestNotFoundIsNotNoSuchName(t *testing.T) {
 	img := &lost{memory: sample(t)}
 	fs := &treeFS{img: img}
@@ -298,7 +300,7 @@ func TestNotFoundIsNotNoSuchName(t *testing.T) {
 	}
 }
 
-// lost is an image that the store does not have any more.
+// lost is an image whose objects the store has lost.
 type lost struct {
 	memory
 	all bool

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzNeeds has any bytes for a file. The standard library's reader, where it can read
-// them, is the judge of what is needed.
+// FuzzNeeds checks that readNeeds does not crash on arbitrary bytes, and that the number of
+// names and their lengths stay within the limits.
 func FuzzNeeds(f *testing.F) {
 	for _, path := range []string{"/bin/ls", "/usr/lib/x86_64-linux-gnu/libm.so.6"} {
 		if b, err := os.ReadFile(path); err == nil && len(b) < 1<<20 {

@@ -20,14 +20,14 @@ import (
 	"premix/internal/store/erofs"
 )
 
-// memory is an image in memory that notes what it is asked for.
+// memory is an image in memory that records which parts are read.
 type memory struct {
 	b  []byte
-	at map[string]int64 // where files begin
+	at map[string]int64 // offsets of the files
 
 	mu    sync.Mutex
 	asked [][2]int64
-	read  int64 // bytes
+	read  int64 // total bytes
 }
 
 func (m *memory) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
@@ -48,7 +48,7 @@ func (m *memory) Ask(from, to int64) {
 
 func (m *memory) Size() int64 { return int64(len(m.b)) }
 
-// names are the files of which the beginning was asked for.
+// names returns the files whose beginning was read.
 func (m *memory) names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,8 @@ func (m *memory) names() []string {
 	return names
 }
 
-// newImage makes an image of regular files and of symbolic links, "-> TARGET".
+// newImage makes an image of regular files and of symbolic links, which have the form "->
+// TARGET".
 func newImage(t testing.TB, files map[string][]byte) *memory {
 	t.Helper()
 	root := &erofs.Node{Mode: unix.S_IFDIR | 0o755}
@@ -105,7 +106,7 @@ func newImage(t testing.TB, files map[string][]byte) *memory {
 	return m
 }
 
-// expect waits until these files have been asked for, and no others.
+// expect waits until exactly the given files have been read.
 func expect(t *testing.T, m *memory, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -120,11 +121,12 @@ func expect(t *testing.T, m *memory, want ...string) {
 	}
 }
 
-// head is what somebody who opens the file reads of it first.
+// head returns the first page of a file, which a program that opens the file reads first,
+// and its offset.
 func (m *memory) head(name string) ([]byte, int64) { return m.b[m.at[name]:][:4096], m.at[name] }
 
-// object makes a file as a linker does: one segment, with the dynamic section at its
-// end.
+// object returns an ELF file of the form that a linker writes: one segment, with the
+// dynamic section at its end.
 func object(needed ...string) []byte { return objectIn("", needed...) }
 
 func objectIn(runpath string, needed ...string) []byte {
@@ -189,7 +191,7 @@ func TestLibrariesAreFollowed(t *testing.T) {
 	b, at := m.head("usr/bin/text")
 	f.Read(b, at)
 	b, at = m.head("usr/bin/tool")
-	f.Read(b[100:], at+100) // not its head
+	f.Read(b[100:], at+100) // this read is not of its head
 	f.Read(b[:63], at)
 	if got := m.names(); len(got) != 0 {
 		t.Errorf("asked for %v", got)
@@ -220,7 +222,7 @@ func TestLibrariesAreFollowed(t *testing.T) {
 	}
 }
 
-// A program's libraries may lie in other layers, and need others there.
+// The libraries of a program may be in other layers, and may need further libraries there.
 func TestLibrariesOfOtherLayers(t *testing.T) {
 	lower := newImage(t, map[string][]byte{"usr/lib/libc.so": object(), "usr/lib/libm.so": object("libc.so"), "lib64/ld.so": object(), "usr/lib/libx.so": object()})
 	upper := newImage(t, map[string][]byte{"usr/bin/tool": object("libm.so", "/lib64/ld.so", "liba.so", "libnone.so"), "usr/lib/liba.so": object("libc.so")})
@@ -232,8 +234,8 @@ func TestLibrariesOfOtherLayers(t *testing.T) {
 	expect(t, lower, "lib64/ld.so", "usr/lib/libc.so", "usr/lib/libm.so")
 }
 
-// What is found for a program of this machine is what the standard library's reader
-// of ELF files finds.
+// For a program of this machine, the finder reads the same libraries that debug/elf of the
+// standard library finds.
 func TestProgramsOfThisMachine(t *testing.T) {
 	files, want := map[string][]byte{}, []string{}
 	program := ""
@@ -277,7 +279,7 @@ func TestProgramsOfThisMachine(t *testing.T) {
 	if len(want) == 0 {
 		t.Skipf("%s needs nothing that is found", program)
 	}
-	files["usr/lib/libc++.so.1"] = object() // nobody wants it
+	files["usr/lib/libc++.so.1"] = object() // no file needs it
 	m := newImage(t, files)
 	f := libraries.New(t.Context(), m, nil)
 	b, at := m.head("program")
@@ -286,7 +288,8 @@ func TestProgramsOfThisMachine(t *testing.T) {
 	t.Logf("%s: %d libraries, %d bytes read", program, len(want), m.read)
 }
 
-// A tree comes from elsewhere.
+// A tree may come from an untrusted source, so damaged and hostile ELF files must do no
+// harm.
 func TestHostileFiles(t *testing.T) {
 	good := object("libwanted.so")
 	change := func(do func(b []byte)) []byte {
@@ -295,7 +298,8 @@ func TestHostileFiles(t *testing.T) {
 		return b
 	}
 	le := binary.LittleEndian
-	// Places within: header 64 bytes; then the program headers, 56 each.
+	// The offsets: the header has 64 bytes, and the program headers follow with 56 bytes
+	// each.
 	cases := map[string][]byte{
 		"cut off":                  good[:4200],
 		"no program headers":       change(func(b []byte) { le.PutUint16(b[56:], 0) }),
@@ -327,7 +331,7 @@ func TestHostileFiles(t *testing.T) {
 		b, at := m.head("bin/" + name)
 		f.Read(b, at)
 	}
-	// What was read first is looked at first.
+	// The finder handles reads in order, so the good file is read after the others.
 	b, at := m.head("bin/good")
 	f.Read(b, at)
 	expect(t, m, "usr/lib/libwanted.so")

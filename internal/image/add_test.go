@@ -45,7 +45,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// newStore makes a store that has not to wait for the disk.
+// newStore creates a store that does not sync its writes to disk.
 func newStore(t *testing.T) (*store.Store, Options) {
 	t.Helper()
 	top := t.TempDir()
@@ -73,7 +73,7 @@ func add(t *testing.T, s *store.Store, o Options, source, ref string) *Added {
 	return a
 }
 
-// mounted mounts a tree from a file with all of it.
+// mounted writes the image of a tree to a file and mounts it.
 func mounted(t *testing.T, s *store.Store, d object.Digest) string {
 	t.Helper()
 	tr, err := s.Tree(d)
@@ -105,7 +105,7 @@ func mounted(t *testing.T, s *store.Store, d object.Digest) string {
 	return dir
 }
 
-// entry is a line of a layer's archive.
+// entry returns the header and the content of an entry of a layer's archive.
 func entry(typ byte, name string, mode int64, content string) (tar.Header, string) {
 	h := tar.Header{Typeflag: typ, Name: name, Mode: mode, ModTime: time.Unix(1_600_000_000, 0)}
 	if typ == tar.TypeReg {
@@ -148,7 +148,7 @@ func (a *archiveBuilder) bytes() []byte {
 	return a.b.Bytes()
 }
 
-// base and top are layers; lean needs what is below it.
+// base, top and lean return the archives of layers; lean needs the layers below it.
 func base(t *testing.T) []byte {
 	return newArchive(t).put(tar.TypeDir, "etc/", 0o755, "").put(tar.TypeReg, "etc/passwd", 0o644, "root:x:0:0::/:/bin/sh\n").
 		put(tar.TypeDir, "tmp/", 0o1777, "").put(tar.TypeReg, "tmp/gone", 0o600, "gone").put(tar.TypeReg, "big", 0o755, strings.Repeat("big", 1<<19)).bytes()
@@ -172,7 +172,7 @@ func (l *plainLayer) Uncompressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.data)), nil
 }
 
-// layerOf makes a layer, compressed in some way.
+// layerOf returns a layer, compressed as how says.
 func layerOf(t *testing.T, data []byte, how string) v1.Layer {
 	t.Helper()
 	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
@@ -233,8 +233,8 @@ func writeLayout(t *testing.T, im v1.Image, opts ...layout.Option) string {
 	return dir
 }
 
-// TestSources adds one image from everywhere and in every compression: it has one
-// root, and its layers are unpacked once.
+// TestSources adds one image from every kind of source and in every compression. It has the
+// same root each time, and its layers are unpacked only once.
 func TestSources(t *testing.T) {
 	needRoot(t)
 	s, o := newStore(t)
@@ -316,14 +316,14 @@ func TestSources(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, st, err)
 		}
 	}
-	// The leaning layer has the directory of the layers below.
+	// The third layer needs the directory of the layers below.
 	if st, err := os.Lstat(filepath.Join(mounted(t, s, im.Layers[2].Tree), "tmp")); err != nil || st.Mode() != 0o777|os.ModeDir|os.ModeSticky {
 		t.Errorf("tmp of the third layer: %v, %v", st, err)
 	}
 }
 
-// TestReuse adds an image whose layers the store has from other images: the root
-// is made from their trees, and is what their archives make.
+// TestReuse adds an image whose layers the store has from other images. The root is made
+// from their trees, and is the same as one from their archives.
 func TestReuse(t *testing.T) {
 	needRoot(t)
 	testTree := newArchive(t).put(tar.TypeDir, "d/", 0o750, "").put(tar.TypeReg, "d/a", 0o4711, strings.Repeat("a", 5000)).
@@ -350,7 +350,7 @@ func TestReuse(t *testing.T) {
 	s, o := newStore(t)
 	for i, l := range layers {
 		part := add(t, s, o, "oci:"+writeLayout(t, imageOf(t, l)), fmt.Sprint("part-", i))
-		// A root has no whiteouts, also where its lowest layer does.
+		// A root has no whiteouts, even if its lowest layer has some.
 		if _, err := os.Lstat(filepath.Join(mounted(t, s, part.Record.Root), "big")); errors.Is(err, os.ErrNotExist) != (i > 0) {
 			t.Errorf("part %d: big: %v", i, err)
 		}
@@ -375,8 +375,8 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestTogether adds images with a common layer at the same time, while others are
-// removed.
+// TestTogether adds images with a common layer at the same time as it removes another
+// image.
 func TestTogether(t *testing.T) {
 	needRoot(t)
 	s, o := newStore(t)
@@ -427,7 +427,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestDiskFull adds what the store's disk has no room for.
+// TestDiskFull adds an image that is too large for the disk of the store.
 func TestDiskFull(t *testing.T) {
 	needRoot(t)
 	disk := t.TempDir()
@@ -461,7 +461,7 @@ func TestDiskFull(t *testing.T) {
 	add(t, s, Options{Key: key}, "oci:"+writeLayout(t, imageOf(t, layerOf(t, top(t, "fits"), "gzip"))), "x")
 }
 
-// TestRemove takes images away, one by one, and all with the gc.
+// TestRemove removes images one by one, and all objects with the garbage collector.
 func TestRemove(t *testing.T) {
 	needRoot(t)
 	s, o := newStore(t)
@@ -476,7 +476,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("added again: %+v", again)
 	}
 	r, err := Remove(t.Context(), s, one.Ref)
-	if err != nil || r.Layers != 2 { // a layer and its chain
+	if err != nil || r.Layers != 2 { // one layer and its chain
 		t.Errorf("%+v, %v", r, err)
 	}
 	var known *Error
@@ -509,7 +509,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// replaceBlob gives a blob of a layout other content.
+// replaceBlob changes the content of a blob in a layout.
 func replaceBlob(t *testing.T, dir, digest string, change func([]byte) []byte) {
 	t.Helper()
 	file := filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(digest, "sha256:"))
@@ -525,8 +525,8 @@ func replaceBlob(t *testing.T, dir, digest string, change func([]byte) []byte) {
 	}
 }
 
-// TestDamaged checks that nothing stands in the store for an image that is not
-// what its digests say, and that nothing is left behind.
+// TestDamaged checks that an image whose content does not match its digests is not added,
+// and that nothing of it is left in the store.
 func TestDamaged(t *testing.T) {
 	needRoot(t)
 	good := imageOf(t, layerOf(t, base(t), "gzip"), layerOf(t, top(t, "x"), "gzip"))
@@ -598,7 +598,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// What is no image is told with what would be one, and nothing is read that does not end.
+// For an argument that is not an image, the error names the forms that images have. Endless
+// files are not read.
 func TestNoImage(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(path, text string) {
@@ -667,7 +668,7 @@ func TestNoImage(t *testing.T) {
 	}
 }
 
-// TestDirectory adds a root as it is.
+// TestDirectory adds a directory as the root of an image.
 func TestDirectory(t *testing.T) {
 	s, o := newStore(t)
 	dir := t.TempDir()
@@ -691,7 +692,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// testData is a directory of PREMIX_TESTDATA.
+// testData returns a directory below PREMIX_TESTDATA.
 func testData(t *testing.T, name string) string {
 	t.Helper()
 	top := os.Getenv("PREMIX_TESTDATA")
@@ -705,8 +706,8 @@ func testData(t *testing.T, name string) string {
 	return path
 }
 
-// busybox makes a layout of the test data's, whose blobs are symbolic links that
-// may have become files with their targets.
+// busybox returns a layout of the test data. Its blobs are symbolic links there, which a
+// checkout may have turned into files with their targets.
 func busybox(t *testing.T, libc string) string {
 	t.Helper()
 	from, dir := testData(t, "oci/latest/"+libc+"/amd64"), t.TempDir()
@@ -730,7 +731,7 @@ func busybox(t *testing.T, libc string) string {
 	return dir
 }
 
-// TestRealImages compares what others have built with what containerd unpacks.
+// TestRealImages compares published images with the result of containerd.
 func TestRealImages(t *testing.T) {
 	needRoot(t)
 	for _, libc := range []string{"glibc", "musl"} {
@@ -761,7 +762,7 @@ func TestRealImages(t *testing.T) {
 	})
 }
 
-// unpacked is what containerd makes of a layer.
+// unpacked returns a directory into which containerd has unpacked a layer.
 func unpacked(t *testing.T, file string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "theirs")
@@ -784,7 +785,7 @@ func unpacked(t *testing.T, file string) string {
 	return dir
 }
 
-// equal compares directories in all but the time of the root itself.
+// equal compares two directories except for the time of the root.
 func equal(t *testing.T, ours, theirs string) {
 	t.Helper()
 	list, err := testtree.Compare(ours, theirs)
@@ -798,7 +799,8 @@ func equal(t *testing.T, ours, theirs string) {
 	}
 }
 
-// TestRecordIsStable: a record depends on the image, not on when it was added.
+// TestRecordIsStable checks that a record depends on the image, and not on the time when it
+// was added.
 func TestRecordIsStable(t *testing.T) {
 	needRoot(t)
 	var seen []object.Digest

@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// linked makes a copy of a layout whose blobs lie elsewhere in it. link puts something
-// with the given target at the blob's path.
+// linked returns a copy of a layout whose blobs are at other paths in it. link creates a
+// link with the given target at the path of a blob.
 func linked(t *testing.T, from string, link func(target, at string) error) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,7 +61,8 @@ func TestLayoutOfLinks(t *testing.T) {
 	}
 }
 
-// Links that lead out of a layout are not followed, even to the right bytes.
+// Links that lead out of a layout are not followed, even if the target has the right
+// content.
 func TestLayoutLinksOut(t *testing.T) {
 	im, err := random.Image(2000, 1)
 	if err != nil {
@@ -87,7 +88,7 @@ func TestLayoutLinksOut(t *testing.T) {
 	}
 }
 
-// TestRealLayout reads the layouts as they were published.
+// TestRealLayout adds layouts in the form in which they were published.
 func TestRealLayout(t *testing.T) {
 	needRoot(t)
 	for _, libc := range []string{"glibc", "musl"} {
@@ -103,7 +104,8 @@ func TestRealLayout(t *testing.T) {
 	}
 }
 
-// An image for several platforms, at a port, without a tag and without a name.
+// An image for several platforms can be added from a registry with a port, without a tag
+// and without a name for the store.
 func TestRegistryWithPort(t *testing.T) {
 	web := httptest.NewServer(registry.New())
 	defer web.Close()

@@ -19,11 +19,12 @@ import (
 	"premix/internal/testkit/workbench"
 )
 
-// realImages are built from Debian's packages; those of TestRealImages make ten with
-// them. What their layers do to those below is what images are known to do.
+// realImages returns images that are built from Debian's packages. With those of
+// TestRealImages they are ten. Their layers change the layers below in all ways that are
+// common in images.
 func realImages() map[string][]workbench.Layer {
 	base := workbench.Layer{Name: "base", Variant: "minbase"}
-	// Capabilities and setuid bits come with packages.
+	// These packages bring capabilities and setuid bits.
 	tools := workbench.Layer{Name: "tools", Packages: "iputils-ping sudo"}
 	python := workbench.Layer{Name: "python", Packages: "python3-numpy python3-pip"}
 	return map[string][]workbench.Layer{
@@ -46,14 +47,14 @@ mkdir /usr/share/doc/again /usr/share/man && ln -s ../doc/again /usr/share/man/l
 	}
 }
 
-// TestTenRealImages compares trees of images with what containerd unpacks: each
-// layer, and the root with the overlay that a container sees.
+// TestTenRealImages compares the trees of images with the result of containerd: each layer,
+// and the root with the overlay that a container sees.
 func TestTenRealImages(t *testing.T) {
 	needRoot(t)
 	if os.Getenv("PREMIX_SOAK") == "" {
 		t.Skip("images are built from Debian's packages with PREMIX_SOAK=1 alone: it takes minutes")
 	}
-	dir := os.Getenv("PREMIX_TEST_IMAGES") // keeps what was built
+	dir := os.Getenv("PREMIX_TEST_IMAGES") // keeps the images for later runs
 	if dir == "" {
 		dir = t.TempDir()
 	}
@@ -84,8 +85,8 @@ func TestTenRealImages(t *testing.T) {
 	}
 }
 
-// TestSameAsContainerd is TestTenRealImages for a machine without network: a small
-// image of three layers, with all that is special about layers.
+// TestSameAsContainerd does the same as TestTenRealImages on a machine without network. It
+// uses a small image of three layers with all special features of layers.
 func TestSameAsContainerd(t *testing.T) {
 	needRoot(t)
 	s, o := newStore(t)
@@ -102,7 +103,7 @@ func TestSameAsContainerd(t *testing.T) {
 	sameAsContainerd(t, s, o, "small", archives)
 }
 
-// sameAsContainerd adds an image of layers, and compares.
+// sameAsContainerd adds an image of layers and compares it with the result of containerd.
 func sameAsContainerd(t *testing.T, s *store.Store, o Options, name string, archives []string) {
 	t.Helper()
 	var layers []v1.Layer
@@ -129,7 +130,7 @@ func sameAsContainerd(t *testing.T, s *store.Store, o Options, name string, arch
 		if err != nil {
 			t.Fatal(err)
 		}
-		// As containerd's differ does for an overlay.
+		// The options are the same as those of containerd's differ for an overlay.
 		opts := []archive.ApplyOpt{archive.WithConvertWhiteout(archive.OverlayConvertWhiteout)}
 		if len(lower) > 0 {
 			opts = append(opts, archive.WithParents(lower))
@@ -167,8 +168,8 @@ func sameAsContainerd(t *testing.T, s *store.Store, o Options, name string, arch
 	t.Logf("%s: %d layers, %d entries in the root, equal to containerd's", name, len(archives), files)
 }
 
-// equalLayers compares layers as overlayfs has them. containerd gives whiteouts the
-// time of the moment: they get that of ours before, if ours has them.
+// equalLayers compares layers in the form of overlayfs. containerd gives whiteouts the
+// current time, so they first get the time of the corresponding whiteouts of premix.
 func equalLayers(t *testing.T, ours, theirs string) {
 	t.Helper()
 	err := filepath.WalkDir(theirs, func(path string, e os.DirEntry, err error) error {
@@ -184,7 +185,7 @@ func equalLayers(t *testing.T, ours, theirs string) {
 			return err
 		}
 		if unix.Lstat(filepath.Join(ours, rel), &own) != nil {
-			return nil // the comparison tells
+			return nil // the comparison below reports it
 		}
 		return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{own.Atim, own.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 	})

@@ -13,7 +13,7 @@ import (
 	"premix/internal/image"
 )
 
-// newRoot makes a root with accounts and a command.
+// newRoot creates a root with accounts and a command.
 func newRoot(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -32,7 +32,8 @@ func newRoot(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	// As in most images, and leading out of this one if it were followed outside.
+	// Most images have this link. It would lead out of the root if it were followed outside
+	// of the container.
 	if err := os.Symlink("/usr/bin", filepath.Join(root, "bin")); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +73,8 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestHostileAccounts: what an image has in the place of its accounts is not
-// followed out of it, waited for, or taken whole whatever its size.
+// TestHostileAccounts checks that a file of an image in the place of its accounts is not
+// followed out of the image, is not waited for, and is not read without limit.
 func TestHostileAccounts(t *testing.T) {
 	for name, make := range map[string]func(string) error{
 		"a link out":  func(p string) error { return os.Symlink("../../../../../../etc/passwd", p) },

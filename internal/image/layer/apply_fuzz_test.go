@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// seedArchive makes an archive of headers for the corpus.
+// seedArchive returns an archive of headers for the corpus.
 func seedArchive(f *testing.F, entries ...*tar.Header) []byte {
 	f.Helper()
 	var b bytes.Buffer
@@ -32,8 +32,8 @@ func seedArchive(f *testing.F, entries ...*tar.Header) []byte {
 	return b.Bytes()
 }
 
-// Whatever an archive says, nothing outside of the directory is changed, and it ends with an
-// error that says what is wrong with the archive.
+// FuzzApply checks that no archive changes anything outside of the directory, and that a
+// bad one ends in an error that describes it.
 func FuzzApply(f *testing.F) {
 	if os.Geteuid() != 0 {
 		f.Skip("owners and devices need root")
@@ -74,7 +74,7 @@ func FuzzApply(f *testing.F) {
 				t.Fatalf("%s has %v, %v", d, entries, err)
 			}
 		}
-		// t.TempDir removes what has modes of all kinds.
+		// t.TempDir cannot remove directories whose modes forbid it.
 		if err := filepath.WalkDir(in, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				err = os.Chmod(path, 0o700)

@@ -24,7 +24,7 @@ import (
 
 var when = time.Unix(1_600_000_000, 0)
 
-// The entries of archives, in short.
+// The following functions return the entries of archives.
 
 func dir(name string, mode int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode, ModTime: when}
@@ -47,7 +47,7 @@ func with(h *tar.Header, change func(*tar.Header)) *tar.Header {
 	return h
 }
 
-// pack makes an archive, in which the content of each file is its name.
+// pack returns an archive in which the content of each file is its name.
 func pack(t *testing.T, entries ...*tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -75,7 +75,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// sub makes a directory as a snapshotter does.
+// sub creates a directory with the mode that a snapshotter uses.
 func sub(t *testing.T, parent, name string) string {
 	t.Helper()
 	d := filepath.Join(parent, name)
@@ -85,7 +85,8 @@ func sub(t *testing.T, parent, name string) string {
 	return d
 }
 
-// cases are images, each a list of layers, that containerd unpacks in both ways.
+// cases are images, each a list of layers. The tests unpack them with containerd in both
+// ways.
 var cases = map[string][][]*tar.Header{
 	"plain": {{
 		dir("usr", 0o755), dir("usr/bin", 0o755), file("usr/bin/tool"), symlink("bin", "usr/bin"), file("bin/through-a-link"),
@@ -114,7 +115,7 @@ var cases = map[string][][]*tar.Header{
 	}},
 	"replaced within a layer": {{
 		dir("a", 0o755), file("a/x"), file("a/x"), dir("a/y", 0o755), file("a/y/z"),
-		// containerd gives what replaced a directory the time of the directory.
+		// containerd gives an entry that replaces a directory the time of the directory.
 		with(file("a/y"), func(h *tar.Header) { h.ModTime = when }),
 		symlink("a/x", "y"), dir("a/w", 0o700), dir("a/w", 0o755), symlink("l", "a"), dir("l", 0o755), file("l/new"),
 	}},
@@ -133,8 +134,8 @@ var cases = map[string][][]*tar.Header{
 	},
 }
 
-// TestLikeContainerd compares each layer's own directory, and the flat root of all,
-// with what containerd makes of them.
+// TestLikeContainerd compares the directory of each layer, and the flat root of all layers,
+// with the result of containerd.
 func TestLikeContainerd(t *testing.T) {
 	needRoot(t)
 	for name, layers := range cases {
@@ -174,9 +175,9 @@ func applyTo(t *testing.T, dir string, data []byte, o Options) *Applied {
 	return a
 }
 
-// same compares two directories. Times that containerd leaves to the moment are
-// left out: that of the root, of whiteouts, and of directories no entry of which
-// was the last to change them.
+// same compares two directories. It ignores times that containerd leaves at the current
+// time: the times of the root, of whiteouts, and of directories that changed after their own
+// entry, or have none.
 func same(t *testing.T, what, a, b string, overlay bool) {
 	t.Helper()
 	list, err := testtree.Compare(a, b)
@@ -210,8 +211,8 @@ func incidental(path string, overlay bool) bool {
 	return false
 }
 
-// TestOverlayShowsTheRoot mounts layers as an overlay and compares it with the flat
-// root, also for layers that containerd unpacks in different ways, or not at all.
+// TestOverlayShowsTheRoot mounts layers as an overlay and compares it with the flat root.
+// It also covers layers that containerd unpacks in different ways, or not at all.
 func TestOverlayShowsTheRoot(t *testing.T) {
 	needRoot(t)
 	more := map[string][][]*tar.Header{
@@ -270,7 +271,7 @@ func TestOverlayShowsTheRoot(t *testing.T) {
 	}
 }
 
-// TestLeans tells layers that stand alone from those that do not.
+// TestLeans checks which layers need the layers below them.
 func TestLeans(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
@@ -292,7 +293,7 @@ func TestLeans(t *testing.T) {
 	}
 }
 
-// TestTwice unpacks a layer at two moments into equal directories.
+// TestTwice checks that unpacking a layer at two times gives equal directories.
 func TestTwice(t *testing.T) {
 	needRoot(t)
 	data := pack(t, file("implied/x"), dir("d", 0o755), file("d/y"), file(".wh.gone"))
@@ -307,8 +308,8 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// TestHostile checks that nothing outside is touched, whatever becomes of the
-// archive.
+// TestHostile checks that nothing outside of the directory changes, whether the archive is
+// refused or not.
 func TestHostile(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
@@ -366,7 +367,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestOverlayAttributes keeps an archive from steering the overlay mount.
+// TestOverlayAttributes checks that an archive cannot set attributes of the overlay mount.
 func TestOverlayAttributes(t *testing.T) {
 	needRoot(t)
 	h := with(dir("d", 0o755), func(h *tar.Header) {
@@ -409,7 +410,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// sparse is an archive with an old GNU sparse file of a size, which has 512 bytes.
+// sparse returns an archive with an old GNU sparse file of the given size, of which 512
+// bytes are data.
 func sparse(size int64) []byte {
 	h := make([]byte, 512)
 	copy(h, "sparse")
@@ -421,7 +423,7 @@ func sparse(size int64) []byte {
 	octal(136, 12, when.Unix())
 	h[156] = 'S'
 	copy(h[257:], "ustar  \x00")
-	at := func(off int, v int64) { // base 256 where octal has no room
+	at := func(off int, v int64) { // numbers too large for octal digits are in base 256
 		if v < 1<<33 {
 			octal(off, 12, v)
 			return
@@ -444,7 +446,7 @@ func sparse(size int64) []byte {
 	return append(append(h, data...), make([]byte, 1024)...)
 }
 
-// TestSparse unpacks a sparse file with its holes.
+// TestSparse checks that a sparse file is unpacked with its holes.
 func TestSparse(t *testing.T) {
 	needRoot(t)
 	d := t.TempDir()

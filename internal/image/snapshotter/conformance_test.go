@@ -16,7 +16,7 @@ import (
 	"premix/internal/node"
 )
 
-// needRoot skips what mounts.
+// needRoot skips tests that mount.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -44,8 +44,8 @@ func start(t *testing.T, root string, request func(string) node.MountRequest) (s
 	}
 }
 
-// containerd's own suite for snapshotters, over the socket. It knows by the name
-// what overlayfs cannot do.
+// TestConformance runs containerd's own suite for snapshotters over the socket. The suite
+// uses the name to find out which operations overlayfs does not support.
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {

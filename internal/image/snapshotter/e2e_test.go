@@ -16,8 +16,8 @@ func TestContainerd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		version string
-		cri     bool // pull as Kubernetes does, not by ctr
-		soak    bool // in long runs only
+		cri     bool // pull through CRI, as Kubernetes does, and not by ctr
+		soak    bool // only in soak runs
 	}{
 		{"system", true, false},
 		{"2.4.2", false, false},
@@ -40,14 +40,14 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-// wantContent is what the images of these tests show.
+// wantContent is the content of the images of these tests, as showContent prints it.
 const wantContent = "above\nkept\nnew\n"
 
 const showContent = "ls covered; cat data/*; ls data/gone 2>/dev/null; true"
 
 func testContainerd(t *testing.T, c *containerd) {
 	low := base(t)
-	// One layer twice: overlayfs refuses that.
+	// One layer occurs twice, which overlayfs refuses.
 	img := picture(t, low, upper(t), layer(t, file{name: "middle", content: "m"}), upper(t))
 	ref := c.push(img, "lazy:1")
 	c.add(ref, "lazy:1")
@@ -66,7 +66,7 @@ func testContainerd(t *testing.T, c *containerd) {
 		t.Errorf("content: %v\n%s", err, out)
 	}
 
-	// Of an image that the store knows a part of, the rest is pulled.
+	// If the store knows only a part of an image's layers, the other layers are pulled.
 	derived := picture(t, low, layer(t, file{name: "own", content: "own\n"}))
 	derivedRef := c.push(derived, "derived:1")
 	if err := c.pull(derivedRef); err != nil {
@@ -79,11 +79,11 @@ func testContainerd(t *testing.T, c *containerd) {
 		t.Errorf("derived: %v\n%s", err, out)
 	}
 
-	// One that the store does not know at all is pulled.
+	// An image that the store does not know at all is pulled.
 	other := picture(t, layer(t, file{name: "other", content: "1"}), base(t), upper(t))
 	otherRef := c.push(other, "other:1")
 	pull := c.pull
-	if c.old { // of which ctr fetches and unpacks everything itself
+	if c.old { // of this version, ctr fetches and unpacks everything itself
 		pull = c.pullByCtr
 	}
 	if err := pull(otherRef); err != nil {
@@ -105,7 +105,7 @@ func testContainerd(t *testing.T, c *containerd) {
 		c.mustCtr("images", "rm", "--sync", r)
 	}
 	if list, err := c.ctr("images", "ls", "-q"); err != nil || strings.Contains(list, "sha256:") {
-		// CRI names images by their digests too.
+		// CRI also gives images names that are digests.
 		for name := range strings.FieldsSeq(list) {
 			c.mustCtr("images", "rm", "--sync", name)
 		}
@@ -113,7 +113,8 @@ func testContainerd(t *testing.T, c *containerd) {
 	c.emptied()
 }
 
-// wrong pulls an image of which the registry has damaged a layer: it is refused.
+// wrong pulls an image of which the registry returns a damaged layer, and checks that it is
+// refused.
 func (c *containerd) wrong() {
 	c.t.Helper()
 	img := picture(c.t, layer(c.t, file{name: "good", content: "good"}))
@@ -135,7 +136,7 @@ func (c *containerd) wrong() {
 	}
 }
 
-// sizeOf is the size of an image's layer as the registry has it.
+// sizeOf returns the size of an image's layer in the registry.
 func sizeOf(t *testing.T, img v1.Image, i int) int64 {
 	t.Helper()
 	list, err := img.Layers()
@@ -149,7 +150,7 @@ func sizeOf(t *testing.T, img v1.Image, i int) int64 {
 	return n
 }
 
-// restarts kills one daemon after the other under a running container.
+// restarts kills the daemons one after the other while a container runs.
 func (c *containerd) restarts(ref string) {
 	c.t.Helper()
 	long := c.id("long")
@@ -163,7 +164,7 @@ func (c *containerd) restarts(ref string) {
 			c.t.Fatalf("after the end of %s: %v\n%s", after, err, out)
 		}
 	}
-	c.registry.down(true) // from now on nobody needs it
+	c.registry.down(true) // from now on it is not needed
 	defer c.registry.down(false)
 	c.snapshotter.kill()
 	alive("snapshotter", "/data/new", "new\n")
@@ -180,7 +181,8 @@ func (c *containerd) restarts(ref string) {
 	c.remove(long)
 }
 
-// reboot takes away what a reboot takes: processes, mounts, the node's directory.
+// reboot removes everything that a reboot removes: processes, mounts and the directory of
+// the node.
 func (c *containerd) reboot(ref string) {
 	c.t.Helper()
 	c.snapshotter.kill()
@@ -197,7 +199,7 @@ func (c *containerd) reboot(ref string) {
 	}
 }
 
-// atOnce starts two containers of an image that nobody has yet.
+// atOnce starts two containers at once from an image that was not used before.
 func (c *containerd) atOnce() string {
 	c.t.Helper()
 	img := picture(c.t, base(c.t), upper(c.t))

@@ -31,8 +31,8 @@ import (
 	"premix/internal/node"
 )
 
-// client talks to the machine's snapshotter as containerd does. Calls wait until
-// there is one.
+// client returns a client of the machine's snapshotter, as containerd has one. Its calls
+// wait until the snapshotter runs.
 func (m *machine) client() snapshots.Snapshotter {
 	m.t.Helper()
 	conn, err := dial(m.path("snap"))
@@ -46,12 +46,12 @@ func (m *machine) client() snapshots.Snapshotter {
 func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The socket may not be there yet.
+		// The socket may not exist yet.
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: time.Second}}))
 }
 
-// chains are the chain ids of an image's layers.
+// chains returns the chain ids of an image's layers.
 func chains(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	config, err := img.ConfigFile()
@@ -69,8 +69,8 @@ func chains(t *testing.T, img v1.Image) []string {
 	return list
 }
 
-// layers asks for an image's layers as an unpacker does, and returns the name of
-// the highest snapshot. Layers that are not there are committed empty.
+// layers requests the layers of an image as an unpacker does, and returns the name of the
+// highest snapshot. Layers that the snapshotter does not have are committed empty.
 func layers(ctx context.Context, s snapshots.Snapshotter, list []string) (top string, lazy int, err error) {
 	for i, chain := range list {
 		key := fmt.Sprintf("extract-%d-%d %s", i, rand.Uint64(), chain)
@@ -129,7 +129,7 @@ func clear(ctx context.Context, s snapshots.Snapshotter) error {
 	}
 }
 
-// look mounts a new snapshot on top, calls f with the directory, and removes it.
+// look mounts a new snapshot on top, calls f with its directory, and removes it.
 func (m *machine) look(ctx context.Context, s snapshots.Snapshotter, top string, f func(dir string)) {
 	m.t.Helper()
 	key := fmt.Sprintf("look-%d", rand.Uint64())
@@ -155,7 +155,7 @@ func (m *machine) look(ctx context.Context, s snapshots.Snapshotter, top string,
 	f(dir)
 }
 
-// shows tells whether a snapshot on top shows what the images of these tests hold.
+// shows checks that a snapshot on top has the content of the images of these tests.
 func (m *machine) shows(ctx context.Context, s snapshots.Snapshotter, top string) {
 	m.t.Helper()
 	m.look(ctx, s, top, func(dir string) {
@@ -166,7 +166,7 @@ func (m *machine) shows(ctx context.Context, s snapshots.Snapshotter, top string
 	})
 }
 
-// stored is an image that the store has and the registry need not be asked for.
+// stored returns an image that is in the store, so that the registry is not needed.
 func (m *machine) stored(as string) v1.Image {
 	m.t.Helper()
 	img := picture(m.t, base(m.t), upper(m.t))
@@ -174,7 +174,7 @@ func (m *machine) stored(as string) v1.Image {
 	return img
 }
 
-// observed is a client of a snapshotter that tells which call begins.
+// observed is a client of a snapshotter that reports the start of each call.
 type observed struct {
 	snapshots.Snapshotter
 	begins chan string
@@ -183,11 +183,11 @@ type observed struct {
 func (o observed) began(call string) {
 	select {
 	case o.begins <- call:
-	default: // nobody waits for it
+	default: // no receiver waits for it
 	}
 }
 
-// brokenOff is an error of a call by name.
+// brokenOff is the error of a call that was interrupted, with the name of the call.
 type brokenOff struct {
 	call string
 	err  error
@@ -229,9 +229,9 @@ func (o observed) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// The snapshotter is killed while it prepares, commits, removes and cleans up, until
-// each of these calls was broken off; and a snapshotter that comes after it finds
-// everything in order.
+// The snapshotter is killed while it prepares, commits, removes and cleans up, until each
+// of these calls was interrupted at least once. The snapshotter that follows works, and
+// leaves nothing behind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -253,8 +253,9 @@ func TestKilled(t *testing.T) {
 		defer mu.Unlock()
 		return len(broken) == len(kinds)
 	}
-	// target is the kind of call that is to be broken off: each in turn, but while some
-	// were not, one of these. A start of the snapshotter may take seconds.
+	// target returns the kind of call to interrupt next: each kind in turn, but only kinds
+	// that were not yet interrupted, as long as there are any. A start of the snapshotter
+	// may take seconds.
 	target := func(kills int) string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -269,7 +270,7 @@ func TestKilled(t *testing.T) {
 	go func() {
 		defer close(finished)
 		for started := time.Now(); ctx.Err() == nil && (time.Since(started) < span || rounds < 3 || !hit()); {
-			// Calls that the death breaks off fail; the next ones do not.
+			// Calls during the kill fail; later ones do not.
 			_, n, err1 := layers(ctx, s, chains(t, img))
 			_, _, err2 := layers(ctx, s, chains(t, other))
 			err3 := clear(ctx, s)
@@ -295,8 +296,9 @@ func TestKilled(t *testing.T) {
 	}()
 	kills := 0
 	for running := true; running; kills++ {
-		// After some calls, so that there are whole rounds, a call of the kind that is
-		// wanted is waited for, and a moment of it: short ones, too, have to be met.
+		// The kill comes after some calls, so that there are complete rounds. It waits for a
+		// call of the wanted kind and then for a short time, so that short calls are
+		// interrupted as well.
 		want := target(kills)
 		for quiet, hit := rand.IntN(30), false; running && !hit; quiet-- {
 			select {
@@ -325,7 +327,8 @@ func TestKilled(t *testing.T) {
 	m.emptied()
 }
 
-// A tree that cannot be had is no reason why a container could not run.
+// A container can run even if its trees are not available, because its layers are then
+// pulled.
 func TestOriginFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -357,7 +360,7 @@ func TestOriginFaults(t *testing.T) {
 		}, "its key is not trusted here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // the test mostly waits
 			m := newMachine(t)
 			img := m.stored("faults:1")
 			c.spoil(m)
@@ -365,7 +368,7 @@ func TestOriginFaults(t *testing.T) {
 			if c.args != nil {
 				args = append(args, c.args(m)...)
 			}
-			// A node that begins takes of the time of the first look-up.
+			// The start of a node would use up time of the first look-up.
 			m.run("node", "start")
 			m.serve(args...)
 			s := m.client()
@@ -385,7 +388,7 @@ func TestOriginFaults(t *testing.T) {
 	}
 }
 
-// What has been read is there without the origin, also for new containers and
+// Content that was read once is available without the origin, also for new containers and
 // after the end of all processes.
 func TestOriginDownLater(t *testing.T) {
 	t.Parallel()
@@ -410,7 +413,7 @@ func TestOriginDownLater(t *testing.T) {
 	m.emptied()
 }
 
-// Mounts are mounted again for whoever needs them, whatever took them away.
+// Mounts that were lost are mounted again when they are needed.
 func TestMountedAgain(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -454,9 +457,9 @@ func TestMountedAgain(t *testing.T) {
 	m.emptied()
 }
 
-// One chain on parents that differ, as in two namespaces of which one has pulled
-// the lower layer before the store had it, makes two snapshots; on one parent it
-// makes one.
+// If a chain is requested on different parents, there are two snapshots. This occurs if one
+// of two namespaces has pulled the lower layer before the store had it. On the same parent
+// there is one snapshot.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -496,7 +499,7 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("the second layer has the parents %v", parents)
 	}
 
-	// Nobody else says which tree a snapshot has.
+	// A client cannot set the tree of a snapshot by a label.
 	forged := map[string]string{"premix.tree": strings.Repeat("0", 64), "x": "y"}
 	if _, err := s.Prepare(ctx, "forged", tops[0], snapshots.WithLabels(forged)); err != nil {
 		t.Fatal(err)
@@ -525,7 +528,7 @@ func TestNamespaces(t *testing.T) {
 	m.emptied()
 }
 
-// A full disk fails what needs room, and nothing else.
+// On a full disk, operations that need room fail, and other operations succeed.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -578,7 +581,7 @@ func TestDiskFull(t *testing.T) {
 	if !failed {
 		t.Error("a hundred snapshots fit on a full disk")
 	}
-	// What is there stays usable, and room makes all well again.
+	// Existing snapshots remain usable, and all operations succeed once there is room.
 	if _, err := s.Mounts(ctx, "full-none"); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want that it is not found", err)
 	}
@@ -599,7 +602,7 @@ func (m *machine) killNode() {
 	if len(pids) != 2 {
 		m.t.Fatalf("the node is processes %v", pids)
 	}
-	// Each starts the other again: they are stopped first.
+	// Each process restarts the other one, so both are stopped first.
 	for _, sig := range []string{"-STOP", "-KILL"} {
 		if out, err := exec.Command("kill", append([]string{sig}, pids...)...).CombinedOutput(); err != nil {
 			m.t.Fatalf("kill: %v\n%s", err, out)
@@ -607,7 +610,7 @@ func (m *machine) killNode() {
 	}
 }
 
-// nodeProcesses are the node's supervisor and worker.
+// nodeProcesses returns the ids of the node's supervisor and worker.
 func (m *machine) nodeProcesses() []string {
 	m.t.Helper()
 	var s struct{ Supervisor, Worker int }
@@ -615,7 +618,7 @@ func (m *machine) nodeProcesses() []string {
 	return []string{fmt.Sprint(s.Supervisor), fmt.Sprint(s.Worker)}
 }
 
-// systemd's socket is there before the snapshotter, and calls wait in it.
+// systemd opens the socket before the snapshotter starts, and calls wait in it.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -635,7 +638,7 @@ func TestSystemd(t *testing.T) {
 	}
 	defer notify.Close()
 	for range 2 {
-		s := m.client() // nobody has accepted its connection yet
+		s := m.client() // its connection is not accepted yet
 		answered := make(chan error, 1)
 		go func() {
 			_, err := s.Stat(t.Context(), "nothing")
@@ -661,15 +664,15 @@ func TestSystemd(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // it fails because the process was killed
 		if _, err := os.Stat(m.path("snap")); err != nil {
 			t.Errorf("systemd's socket is gone: %v", err)
 		}
 	}
 }
 
-// Where the kernel has no EROFS the node shows the trees itself: whiteouts and
-// opaque directories are there too.
+// If the kernel has no EROFS, the node shows the trees through FUSE, including whiteouts
+// and opaque directories.
 func TestFUSE(t *testing.T) {
 	m := newMachine(t)
 	img := m.stored("fuse:1")
@@ -691,7 +694,8 @@ func TestFUSE(t *testing.T) {
 	}
 }
 
-// The options of an overlay mount have room for as many layers as images may have.
+// The options of an overlay mount have room for the highest number of layers that images
+// may have.
 func TestDeepImage(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") == "" {
 		t.Skip("long runs only: PREMIX_SOAK=1")
@@ -717,8 +721,8 @@ func TestDeepImage(t *testing.T) {
 	m.emptied()
 }
 
-// When the first layer of an image is asked for, the others are on their way, and none is
-// asked for twice.
+// The request for the first layer of an image starts look-ups of the others, and each layer
+// is looked up only once.
 func TestForeseen(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -763,7 +767,7 @@ func TestForeseen(t *testing.T) {
 	m.emptied()
 }
 
-// What a container touches of each layer becomes a profile that the store takes.
+// The files that a container reads of each layer become a profile that the store accepts.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -21,8 +21,8 @@ import (
 	"premix/internal/testkit/kubetest"
 )
 
-// Tasks run in pods of a real kubelet and a real containerd, whose image comes through
-// the snapshotter: nothing stands in for anything.
+// Tasks run in pods of a real kubelet and a real containerd, which get the image through
+// the snapshotter. The test replaces no component by a fake.
 func TestKubelet(t *testing.T) {
 	if os.Getenv("PREMIX_CONFORMANCE") == "" {
 		t.Skip("a control plane and a node take minutes on a busy machine; make conformance runs it")
@@ -91,7 +91,7 @@ func TestKubelet(t *testing.T) {
 	if got := c.pulled(img); len(got) > 0 {
 		t.Errorf("layers %q were pulled, which the store has", got)
 	}
-	// A pod ends a little after the last record of its worker.
+	// A pod ends a short time after the last record of its worker.
 	var list []corev1.Pod
 	if !wait(func() bool {
 		list = pods()
@@ -103,7 +103,7 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("there are %d pods", len(list))
 	}
 
-	// Deleted, they leave nothing.
+	// After its deletion, the job leaves nothing behind.
 	background := metav1.DeletePropagationBackground
 	if err := box.Client.Batch.Delete().Namespace("default").Resource("jobs").Body(&metav1.DeleteOptions{PropagationPolicy: &background}).Do(ctx).Error(); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// stderr is what a pod and its containers say of their end.
+// stderr returns the messages of a pod and its containers about their end.
 func stderr(p corev1.Pod) string {
 	text := p.Status.Reason + " " + p.Status.Message
 	for _, c := range p.Status.ContainerStatuses {
@@ -127,7 +127,8 @@ func stderr(p corev1.Pod) string {
 	return text
 }
 
-// cgroup makes a cgroup in every hierarchy, and has it removed with all below it.
+// cgroup creates a cgroup in every hierarchy, and removes it with everything below it at
+// the end of the test.
 func (m *machine) cgroup() string {
 	m.t.Helper()
 	name := filepath.Base(m.dir)
@@ -136,7 +137,7 @@ func (m *machine) cgroup() string {
 		m.t.Fatal(err)
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		roots = []string{"/sys/fs/cgroup/cgroup.procs"} // version 2 alone
+		roots = []string{"/sys/fs/cgroup/cgroup.procs"} // version 2 only
 	}
 	for _, root := range roots {
 		dir := filepath.Join(filepath.Dir(root), name)
@@ -152,7 +153,7 @@ func (m *machine) cgroup() string {
 	return "/" + name
 }
 
-// removeCgroup removes a cgroup and those below it.
+// removeCgroup removes a cgroup and the cgroups below it.
 func removeCgroup(dir string) error {
 	below, err := filepath.Glob(dir + "/*/cgroup.procs")
 	if err != nil {
@@ -167,7 +168,7 @@ func removeCgroup(dir string) error {
 	return err
 }
 
-// tools is an image with premix and a shell.
+// tools returns an image with premix and a shell.
 func (m *machine) tools() v1.Image {
 	m.t.Helper()
 	program, err := os.ReadFile(m.bin)
@@ -177,7 +178,7 @@ func (m *machine) tools() v1.Image {
 	return picture(m.t, base(m.t), layer(m.t, file{name: "bin/"}, file{name: "bin/premix", content: string(program)}))
 }
 
-// idle is an image whose containers stay until they are killed.
+// idle returns an image whose containers run until they are killed.
 func idle(t *testing.T) v1.Image {
 	t.Helper()
 	img := picture(t, base(t))

@@ -41,11 +41,11 @@ import (
 	"premix/internal/testkit/shortdir"
 )
 
-// eventually is how long something may take on a slow machine.
+// eventually is the limit for an operation on a slow machine.
 const eventually = 2 * time.Minute
 
-// premix is the real binary, built when a test first wants it. It is static, as the one
-// that people have, and can be put into any image.
+// premix builds the real binary at its first call. The binary is static like the released
+// one, and can run in any image.
 var premix = sync.OnceValues(func() (string, error) {
 	build := exec.Command("go", "build", "-o", filepath.Join(scratch, "premix"), "premix/cmd/premix")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -56,14 +56,14 @@ var premix = sync.OnceValues(func() (string, error) {
 	return filepath.Join(scratch, "premix"), nil
 })
 
-var scratch string // of all tests, removed by TestMain
+var scratch string // directory for all tests; TestMain removes it
 
 func TestMain(m *testing.M) {
-	// Tests with the snapshotter in this process have nodes of this binary too.
+	// Tests that run the snapshotter in this process start nodes from this binary.
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
 		os.Exit(node.Main(os.Args[1], "test"))
 	}
-	// Most of their time tests wait for daemons, not for processors.
+	// The tests mostly wait for daemons, not for processors.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,26 +82,26 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// machine is a directory in which daemons of a test live, with a registry, a store
-// and an origin of it.
+// machine is a directory for the daemons of a test, with a registry, a store and an origin
+// of the store.
 type machine struct {
 	t   *testing.T
 	dir string
-	bin string // premix
+	bin string // path of premix
 
 	registry *web
-	origin   *web // of the store
+	origin   *web // the origin of the store
 
 	snapshotter *daemon
-	sandbox     string // image of the sandboxes of pods; "": there are no pods
+	sandbox     string // image for the sandboxes of pods; "" if there are no pods
 }
 
-// web is a server of a test that can be told to fail.
+// web is a test server that can be made to fail.
 type web struct {
 	*httptest.Server
 	mu      sync.Mutex
 	blobs   []string                                          // digests that were fetched
-	spoil   func(w http.ResponseWriter, r *http.Request) bool // answers instead of the server, if it returns true
+	spoil   func(w http.ResponseWriter, r *http.Request) bool // if it returns true, it has answered in place of the server
 	request atomic.Int64
 }
 
@@ -117,7 +117,7 @@ func (s *web) spoiled(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.spoil = f
 }
 
-// down has the server break off every connection.
+// down makes the server close every connection, or work again.
 func (s *web) down(yes bool) {
 	if !yes {
 		s.spoiled(nil)
@@ -175,7 +175,7 @@ func (m *machine) run(args ...string) string {
 	return out
 }
 
-// json runs premix and reads what it prints.
+// json runs premix and decodes its output.
 func (m *machine) json(v any, args ...string) {
 	m.t.Helper()
 	if err := json.Unmarshal([]byte(m.run(args...)), v); err != nil {
@@ -188,13 +188,13 @@ func (m *machine) try(bin string, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = m.env()
-	// A grandchild may hold the pipes of one that was killed.
+	// A grandchild may hold the pipes of a killed process open.
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// clean ends what is left, and tells of it.
+// clean stops everything that still runs, and reports leftovers.
 func (m *machine) clean() {
 	if m.snapshotter != nil {
 		m.snapshotter.stop()
@@ -216,7 +216,7 @@ func (m *machine) clean() {
 		m.t.Errorf("mounts are left:\n%s", left)
 	}
 	if m.t.Failed() {
-		logs, _ := filepath.Glob(m.path("*.log")) // the pattern is right
+		logs, _ := filepath.Glob(m.path("*.log")) // the pattern is valid
 		for _, path := range append(logs, m.path("home/run/log")) {
 			if content, err := os.ReadFile(path); err == nil {
 				lines := strings.SplitAfter(string(content), "\n")
@@ -233,7 +233,7 @@ func err2text(err error) string {
 	return ""
 }
 
-// wait waits until a condition holds.
+// wait waits until a condition is true, and reports whether it was within the limit.
 func wait(until func() bool) bool {
 	for started := time.Now(); time.Since(started) < eventually; time.Sleep(20 * time.Millisecond) {
 		if until() {
@@ -264,21 +264,21 @@ func (m *machine) start(name string, env []string, bin string, args ...string) *
 		m.t.Fatal(err)
 	}
 	go func() {
-		_ = d.cmd.Wait() // how it ends is what tests ask its log for
+		_ = d.cmd.Wait() // tests read the log for the reason of its end
 		close(d.finished)
 	}()
 	return d
 }
 
-// kill ends a daemon as kill -9 does.
+// kill ends a daemon with SIGKILL.
 func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() // it may have ended
+	_ = d.cmd.Process.Kill() // it may have ended already
 	<-d.finished
 }
 
 // stop ends a daemon as systemd does.
 func (d *daemon) stop() {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	select {
 	case <-d.finished:
 	case <-time.After(eventually):
@@ -294,7 +294,7 @@ func (m *machine) serve(args ...string) {
 	m.answers(m.path("snap"), m.snapshotter)
 }
 
-// answers waits until somebody listens at a socket.
+// answers waits until a process listens at a socket.
 func (m *machine) answers(socket string, d *daemon) {
 	m.t.Helper()
 	if !wait(func() bool {
@@ -316,11 +316,11 @@ func (m *machine) answers(socket string, d *daemon) {
 
 // file is an entry of a layer.
 type file struct {
-	name, content, link string // a directory ends with "/"; link is a symbolic one
+	name, content, link string // the name of a directory ends with "/"; link is the target of a symbolic link
 	mode                int64
 }
 
-// layer makes a layer of files.
+// layer returns a layer of files.
 func layer(t *testing.T, files ...file) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
@@ -355,7 +355,7 @@ func write(w io.Writer, content string) error {
 	return err
 }
 
-// base is a layer with busybox and some files.
+// base returns a layer with busybox and some files.
 func base(t *testing.T) v1.Layer {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
@@ -375,7 +375,7 @@ func base(t *testing.T) v1.Layer {
 	return layer(t, files...)
 }
 
-// picture is an image of the given layers. It differs from all others.
+// picture returns an image of the given layers, which differs from all other images.
 func picture(t *testing.T, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	layers = append(layers, layer(t, file{name: "unique", content: rand.Text()}))
@@ -397,7 +397,7 @@ func picture(t *testing.T, layers ...v1.Layer) v1.Image {
 	return img
 }
 
-// upper is a layer that takes things of base away.
+// upper returns a layer that removes files of base.
 func upper(t *testing.T) v1.Layer {
 	t.Helper()
 	return layer(t,
@@ -405,7 +405,7 @@ func upper(t *testing.T) v1.Layer {
 		file{name: "covered/"}, file{name: "covered/.wh..wh..opq"}, file{name: "covered/above", content: "above"})
 }
 
-// push puts an image into the registry, and returns its reference.
+// push uploads an image to the registry, and returns its reference.
 func (m *machine) push(img v1.Image, ref string) string {
 	m.t.Helper()
 	ref = strings.TrimPrefix(m.registry.URL, "http://") + "/" + ref
@@ -419,7 +419,7 @@ func (m *machine) push(img v1.Image, ref string) string {
 	return ref
 }
 
-// layersOf are the digests of an image's layers.
+// layersOf returns the digests of an image's layers.
 func layersOf(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	list, err := img.Layers()
@@ -437,7 +437,7 @@ func layersOf(t *testing.T, img v1.Image) []string {
 	return digests
 }
 
-// pulled are the layers of an image that the registry was asked for.
+// pulled returns the layers of an image that were fetched from the registry.
 func (m *machine) pulled(img v1.Image) []string {
 	m.t.Helper()
 	var list []string
@@ -458,18 +458,18 @@ func (m *machine) add(ref, as string) {
 	m.registry.mu.Unlock()
 }
 
-// containerd is a daemon of some version.
+// containerd is a running daemon of a given version.
 type containerd struct {
 	*machine
 	version string
 	bin     string // directory of its programs
 	cri     bool   // pull through CRI
-	old     bool   // 1.x, of which ctr fetches everything before it asks a snapshotter
+	old     bool   // version 1.x, of which ctr fetches everything before it asks a snapshotter
 	daemon  *daemon
 }
 
-// newContainerd starts a containerd beside the machine's snapshotter. The version
-// is that of a build by scripts/setup.sh, or "system".
+// newContainerd starts a containerd that uses the machine's snapshotter. The version is the
+// version of a build by scripts/setup.sh, or "system".
 func (m *machine) newContainerd(version string, cri bool) *containerd {
 	m.t.Helper()
 	c := &containerd{machine: m, version: version, cri: cri}
@@ -511,12 +511,12 @@ func (m *machine) newContainerd(version string, cri bool) *containerd {
 		m.t.Fatal(err)
 	}
 	c.up()
-	// It goes before the machine does.
+	// The cleanup runs before the cleanup of the machine.
 	m.t.Cleanup(c.down)
 	return c
 }
 
-// config is what dist has for this version, with directories of the test's own.
+// config returns the configuration in dist for this version, with directories of the test.
 func (c *containerd) config() string {
 	c.t.Helper()
 	file, top := "config-2.toml", ""
@@ -540,7 +540,8 @@ func (c *containerd) config() string {
   conf_dir = %q
 `, c.path("cni"), c.path("cni"))
 		if c.sandbox != "" {
-			// Not every root may protect sandboxes from the OOM killer.
+			// In a container, root may not be able to protect sandboxes from the OOM
+			// killer.
 			rest += fmt.Sprintf(`
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = %q
@@ -570,8 +571,8 @@ func (c *containerd) up() {
 	}
 }
 
-// again starts the snapshotter again, and waits until containerd has noticed: it
-// tries to connect every few seconds.
+// again restarts the snapshotter, and waits until containerd has reconnected, which it
+// tries every few seconds.
 func (c *containerd) again(args ...string) {
 	c.t.Helper()
 	c.serve(args...)
@@ -605,7 +606,7 @@ func (c *containerd) down() {
 	for _, pattern := range []string{"/run/containerd/runc/*/", "/sys/fs/cgroup/*/", "/sys/fs/cgroup/*/*/"} {
 		var left []string
 		if !wait(func() bool {
-			left, _ = filepath.Glob(pattern + c.id("*")) // the pattern is right
+			left, _ = filepath.Glob(pattern + c.id("*")) // the pattern is valid
 			return len(left) == 0
 		}) {
 			c.t.Errorf("containers have left %q", left)
@@ -623,10 +624,10 @@ func (c *containerd) down() {
 	}
 }
 
-// shims are the processes that were started for this containerd's tasks.
+// shims returns the processes that were started for the tasks of this containerd.
 func (c *containerd) shims() []int {
 	var list []int
-	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
 	for _, dir := range dirs {
 		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil || !bytes.Contains(line, []byte(c.path("c"))) || !bytes.Contains(line, []byte("shim")) {
@@ -655,8 +656,8 @@ func (c *containerd) remove(id string) {
 	}
 }
 
-// ctr runs ctr and returns its output without the warning about the machine's cgroups that
-// each run of it begins with since containerd 2.2.
+// ctr runs ctr and returns its output. It removes the warning about the cgroups of the
+// machine with which the output begins since containerd 2.2.
 func (c *containerd) ctr(args ...string) (string, error) {
 	out, err := c.try(filepath.Join(c.bin, "ctr"), append([]string{"--address", c.path("c"), "-n", "k8s.io"}, args...)...)
 	var kept strings.Builder
@@ -677,7 +678,7 @@ func (c *containerd) mustCtr(args ...string) string {
 	return out
 }
 
-// pull pulls an image the way that asks snapshotters first.
+// pull pulls an image in the way in which containerd asks the snapshotter first.
 func (c *containerd) pull(ref string) error {
 	if !c.cri {
 		return c.pullByCtr(ref)
@@ -707,7 +708,7 @@ func (c *containerd) pullByCtr(ref string) error {
 	return nil
 }
 
-// plain has gRPC send bytes as they are.
+// plain makes gRPC send bytes unchanged.
 type plain struct{}
 
 func (plain) Name() string { return "proto" }
@@ -727,19 +728,20 @@ func (plain) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// id is the id of a container. Containers of all containerds have cgroups and
-// runc's state at the same places.
+// id returns the id of a container. It contains the name of the machine's directory,
+// because the containers of all containerds share the places of cgroups and of runc's
+// state.
 func (c *containerd) id(name string) string { return filepath.Base(c.dir) + "-" + name }
 
-// container runs a command in an image, and returns what it wrote.
+// container runs a command in an image, and returns its output.
 func (c *containerd) container(ref, name string, command ...string) (string, error) {
 	return c.heard(func(int) []string { return []string{"run", "--rm", "--snapshotter", "premix", ref, c.id(name)} }, command)
 }
 
-// heard has ctr run a command, and returns what it wrote. When ctr learns that the
-// command has ended it closes its end of the pipes, read or not: what a command writes
-// just before it ends may be lost. So the command says when it has said everything, and
-// is run again when that is not heard.
+// heard makes ctr run a command, and returns its output. When ctr learns that the command
+// has ended, it closes its ends of the pipes before everything is read, so that the last
+// output may be lost. The command therefore ends its output with a marker. If the marker is
+// missing, heard repeats the command.
 func (c *containerd) heard(args func(try int) []string, command []string) (string, error) {
 	for try := range 20 {
 		out, err := c.ctr(slices.Concat(args(try), []string{"sh", "-c", `"$@" && echo that is all`, "sh"}, command)...)
@@ -750,7 +752,7 @@ func (c *containerd) heard(args func(try int) []string, command []string) (strin
 	return "", errors.New("ctr does not tell what the command says")
 }
 
-// mountsBelow are the mounts below a directory of the machine.
+// mountsBelow returns the mounts below a directory of the machine.
 func (m *machine) mountsBelow(name string) []string {
 	m.t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -766,7 +768,7 @@ func (m *machine) mountsBelow(name string) []string {
 	return list
 }
 
-// emptied waits until the snapshotter has nothing left.
+// emptied waits until the snapshotter has neither mounts nor directories left.
 func (m *machine) emptied() {
 	m.t.Helper()
 	var left []string

@@ -10,8 +10,8 @@ import (
 	"premix/internal/node"
 )
 
-// Root alone can connect to the socket, whatever the umask is: who connects decides what
-// containers see.
+// Only root can connect to the socket, whatever the umask is, because clients decide which
+// files containers see.
 func TestSocketMode(t *testing.T) {
 	needRoot(t)
 	root := filepath.Join(t.TempDir(), "root")

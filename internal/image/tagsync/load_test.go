@@ -105,7 +105,7 @@ func schemaOf(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// againstSchema holds a list against the schema, as editors do.
+// againstSchema checks a list against the schema, as editors do.
 func againstSchema(t *testing.T, file string) error {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -127,12 +127,12 @@ func againstSchema(t *testing.T, file string) error {
 	return schemaOf(t).Validate(doc)
 }
 
-// TestProblems: every mistake is told with its line, all of them at once; the
-// schema knows those of form.
+// TestProblems checks that all mistakes in a list are reported at once, each with its line,
+// and that the schema finds mistakes of form.
 func TestProblems(t *testing.T) {
 	for _, c := range []struct {
 		text, want string
-		form       bool // the schema refuses it too
+		form       bool // whether the schema refuses the list too
 	}{
 		{"", ": the watch list is empty", false},
 		{"- debian:12\n", ":1: this is not a watch list", true},
@@ -182,7 +182,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestSchemaKeys: the schema has the keys of the parser.
+// TestSchemaKeys checks that the schema has the same keys as the parser.
 func TestSchemaKeys(t *testing.T) {
 	var s struct {
 		Properties map[string]json.RawMessage
@@ -215,7 +215,7 @@ func TestChoose(t *testing.T) {
 	if want := []string{"1.10", "1.10.1", "v9", "v10"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	// An order: whatever the order in which they come.
+	// compareVersions is antisymmetric and transitive.
 	tags := []string{"", "0", "00", "1", "01", "1.2", "1.02", "1.10", "1.10-a", "a", "a1", "a01", "b"}
 	for _, x := range tags {
 		for _, y := range tags {
@@ -231,7 +231,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestDocumentedList: the list that docs/image.md shows is one.
+// TestDocumentedList checks that the list in docs/image.md is valid.
 func TestDocumentedList(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/image.md")
 	if err != nil {

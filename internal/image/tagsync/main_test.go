@@ -29,7 +29,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// child is the variable by which the test binary makes one round and ends.
+// child is the environment variable that makes the test binary perform one round and exit.
 const child = "PREMIX_TEST_ROUND"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// web is an in-memory registry that counts what it is asked and can be made to fail.
+// web is an in-memory registry that records its requests and can be made to fail.
 type web struct {
 	t    *testing.T
 	host string
@@ -58,8 +58,8 @@ type web struct {
 	http *httptest.Server
 
 	mu    sync.Mutex
-	asked []string // METHOD PATH
-	// before may answer instead of the registry, and then returns true.
+	asked []string // each is METHOD PATH
+	// before may answer in place of the registry, and then returns true.
 	before func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -90,7 +90,7 @@ func (w *web) intercept(f func(w http.ResponseWriter, r *http.Request) bool) {
 	w.before = f
 }
 
-// questions returns what was asked since the last time, without greetings.
+// questions returns the requests since its last call, without greetings.
 func (w *web) questions() (list []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ func (w *web) questions() (list []string) {
 	return list
 }
 
-// quiet makes the tag-moving of tests invisible to questions.
+// quiet runs f, whose requests are not recorded.
 func (w *web) quiet(f func()) {
 	before := w.questions()
 	f()
@@ -112,7 +112,7 @@ func (w *web) quiet(f func()) {
 	w.asked = before
 }
 
-// imageOf makes an image whose one file has the given text.
+// imageOf returns an image whose only file has the given text.
 func imageOf(t *testing.T, text string) v1.Image {
 	t.Helper()
 	var b bytes.Buffer
@@ -144,7 +144,7 @@ func imageOf(t *testing.T, text string) v1.Image {
 	return im
 }
 
-// push makes NAME:TAG of the registry an image with the given text.
+// push uploads an image with the given text as NAME:TAG.
 func (w *web) push(what, text string) {
 	w.t.Helper()
 	w.quiet(func() {
@@ -158,7 +158,7 @@ func (w *web) push(what, text string) {
 	})
 }
 
-// drop takes NAME:TAG away.
+// drop deletes NAME:TAG.
 func (w *web) drop(what string) {
 	w.t.Helper()
 	w.quiet(func() {
@@ -172,7 +172,7 @@ func (w *web) drop(what string) {
 	})
 }
 
-// bench is a store with a list and a clock.
+// bench is a store with a watch list and a clock.
 type bench struct {
 	*testing.T
 	*web
@@ -196,12 +196,12 @@ func newBench(t *testing.T) *bench {
 	}
 	b := &bench{T: t, web: newWeb(t), store: s, file: filepath.Join(top, "images.yaml"), clock: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
 	b.o = Options{Add: image.Options{Key: key}, now: func() time.Time { return b.clock }}
-	// No credentials of the machine that runs the tests.
+	// The credentials of the user who runs the tests are not used.
 	t.Setenv("DOCKER_CONFIG", filepath.Join(top, "docker"))
 	return b
 }
 
-// list writes the list; HOST stands for the registry.
+// list writes the watch list; HOST in it is replaced by the address of the registry.
 func (b *bench) list(text string) {
 	b.Helper()
 	half := b.file + ".half"
@@ -210,7 +210,7 @@ func (b *bench) list(text string) {
 	}
 }
 
-// round makes a round, whose rows are then lines of ACTION REF-or-SOURCE.
+// round performs a round. It returns the rows as lines of ACTION REF or ACTION SOURCE.
 func (b *bench) round() (*Summary, string) {
 	b.Helper()
 	l, err := Load(b.file)
@@ -237,7 +237,7 @@ func (b *bench) round() (*Summary, string) {
 	return sum, strings.Join(lines, "\n")
 }
 
-// want makes a round and compares.
+// want performs a round and compares its rows.
 func (b *bench) want(rows ...string) *Summary {
 	b.Helper()
 	sum, got := b.round()
@@ -252,7 +252,7 @@ func (b *bench) want(rows ...string) *Summary {
 	return sum
 }
 
-// has compares the images of the store, and verifies it.
+// has compares the images in the store with refs, and verifies the store.
 func (b *bench) has(refs ...string) {
 	b.Helper()
 	list, err := image.List(b.store)
@@ -274,7 +274,7 @@ func (b *bench) has(refs ...string) {
 	}
 }
 
-// content is the text of an image's one file.
+// content returns the text of the only file of an image.
 func (b *bench) content(ref string) string {
 	b.Helper()
 	r, err := tree.ParseRef(ref)

@@ -22,7 +22,7 @@ import (
 	"premix/internal/store/tree"
 )
 
-// TestRounds follows tags that come, move and go.
+// TestRounds follows tags that appear, move and vanish.
 func TestRounds(t *testing.T) {
 	b := newBench(t)
 	for _, v := range []string{"1.8", "1.9", "1.10", "1.10-rc1", "dev"} {
@@ -43,7 +43,7 @@ gc: {keep_for: 1ns}
 	b.has("other:latest", "t/tool:1.10", "t/tool:1.9")
 	b.questions()
 
-	// What has not changed costs one HEAD each, and one list for wildcards.
+	// An unchanged image costs one HEAD request, and a wildcard one request for the list.
 	b.want("unchanged other:latest", "unchanged t/tool:1.10", "unchanged t/tool:1.9")
 	asked := b.questions()
 	slices.Sort(asked)
@@ -51,7 +51,8 @@ gc: {keep_for: 1ns}
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 
-	// A tag moves; a newer one comes, and the oldest leaves the newest two.
+	// One tag moves. A newer tag appears, so that the oldest one is no longer among the
+	// newest two.
 	b.push("team/other:latest", "moved")
 	b.push("team/tool:1.11", "1.11")
 	sum = b.want("updated other:latest", "unchanged t/tool:1.10", "added t/tool:1.11", "removed t/tool:1.9")
@@ -63,7 +64,7 @@ gc: {keep_for: 1ns}
 		t.Errorf("other is %q", got)
 	}
 
-	// A tag vanishes: the image stays for a day, or until the tag is back.
+	// If a tag vanishes, its image remains for a day, or until the tag is back.
 	b.drop("team/other:latest")
 	b.drop("team/tool:1.10")
 	b.drop("team/tool:1.9")
@@ -80,7 +81,8 @@ gc: {keep_for: 1ns}
 	b.want("removed other:latest", "gone t/tool:1.10", "unchanged t/tool:1.11")
 	b.has("t/tool:1.10", "t/tool:1.11")
 
-	// What leaves the list goes at once, and what nobody listed is not touched.
+	// An image that leaves the list is removed at once, and images that were never listed
+	// remain.
 	if _, err := image.Add(t.Context(), b.store, t.TempDir(), &tree.Ref{Name: "by/hand", Tag: "1"}, b.o.Add); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,7 @@ images:
 	b.has("all/bio/one:1", "all/misc/one:1")
 }
 
-// TestClash: one name is that of one image.
+// TestClash checks that a name can belong to only one image.
 func TestClash(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "a")
@@ -128,7 +130,7 @@ func TestClash(t *testing.T) {
 	if got := b.content("x:1"); got != "a" {
 		t.Errorf("x is %q", got)
 	}
-	// The entry means another image now: it takes the name over.
+	// The entry now has another source, which takes the name over.
 	b.list("images:\n  - {image: 'HOST/b/x:1', as: x}\n")
 	b.want("updated x:1")
 	if got := b.content("x:1"); got != "b" {
@@ -136,7 +138,7 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// TestLists: lists of one store leave each other's images alone.
+// TestLists checks that the lists of one store do not change each other's images.
 func TestLists(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "a")
@@ -153,7 +155,7 @@ func TestLists(t *testing.T) {
 	b.want("removed y:1")
 	b.has("x:1")
 
-	// Another file of the same name is refused; a list that was moved is not.
+	// Another file of the same name is refused, but a list that was moved is accepted.
 	dir := t.TempDir()
 	b.file = filepath.Join(dir, "images.yaml")
 	b.list("images: []\n")
@@ -170,7 +172,7 @@ func TestLists(t *testing.T) {
 	}
 	b.want("unchanged x:1")
 
-	// Two rounds of a list at once.
+	// Two rounds of one list cannot run at once.
 	if l, err = Load(b.file); err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +188,8 @@ func TestLists(t *testing.T) {
 	b.want("unchanged x:1")
 }
 
-// TestByHand: an image that is removed by hand comes back, and one that was added
-// by hand under a listed name belongs to the list.
+// TestByHand checks that an image that was removed by hand is added again, and that an
+// image that was added by hand under a listed name belongs to the list.
 func TestByHand(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "a")
@@ -217,8 +219,8 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestFailures: whatever a registry does, what is in the store stays, and it is
-// not asked again at once.
+// TestFailures checks that after any failure of a registry the images in the store remain,
+// and the registry is not asked again at once.
 func TestFailures(t *testing.T) {
 	const list = "images:\n  - {image: HOST/a/x, tags: ['*'], as: x, gone: remove}\n  - {image: 'HOST/a/y:1', as: y, gone: remove}\n"
 	answer := func(status int, header ...string) func(http.ResponseWriter, *http.Request) bool {
@@ -238,8 +240,8 @@ func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault       func(http.ResponseWriter, *http.Request) bool
 		says        string
-		patient     time.Duration // how long nothing is tried, at least
-		requests    int           // of the round that meets the fault, greetings included; 0: any number
+		patient     time.Duration // minimum time without requests
+		requests    int           // highest number of requests in the round with the fault, including greetings; 0 if any number is right
 		unreachable bool
 	}{
 		"answers 500":       {fault: answer(500), says: "500", unreachable: true},
@@ -276,7 +278,7 @@ func TestFailures(t *testing.T) {
 			b.web.mu.Lock()
 			asked := slices.Clone(b.asked)
 			b.web.mu.Unlock()
-			// Plain HTTP is found out by a greeting that the registry does not see.
+			// The client detects plain HTTP by a greeting that the registry does not see.
 			if c.requests > 0 && len(asked) > c.requests {
 				t.Errorf("it was asked %d times: %v", len(asked), asked)
 			}
@@ -291,7 +293,8 @@ func TestFailures(t *testing.T) {
 			}
 			b.has("x:1", "x:2", "y:1")
 
-			// It is left alone, then tried, and the times between grow.
+			// The registry is left alone for a time and then tried again, after times that
+			// grow.
 			b.questions()
 			b.round()
 			if asked := b.questions(); len(asked) > 0 && c.says != "404" {
@@ -324,8 +327,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestLie: content that is not what its digest says is refused, and what was there
-// stays.
+// TestLie checks that content that does not match its digest is refused, and that the
+// earlier image remains.
 func TestLie(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -354,7 +357,8 @@ func TestLie(t *testing.T) {
 	b.want("updated x:1")
 }
 
-// TestMoves: a tag that moves between question and fetch makes no mixture.
+// TestMoves checks that an image is not a mixture if its tag moves between the HEAD request
+// and the fetch.
 func TestMoves(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "before")
@@ -376,7 +380,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestNoHEAD: a registry that knows no HEAD is asked with GET.
+// TestNoHEAD checks that GET is used with a registry that does not support HEAD.
 func TestNoHEAD(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -391,7 +395,7 @@ func TestNoHEAD(t *testing.T) {
 	b.want("unchanged x:1")
 }
 
-// TestCredentials are those of docker login.
+// TestCredentials checks that the credentials of docker login are used.
 func TestCredentials(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -418,7 +422,7 @@ func TestCredentials(t *testing.T) {
 	b.want("added x:1")
 }
 
-// TestTimeout: a registry that stops in the middle is given up.
+// TestTimeout checks that a fetch is given up if the registry stops in the middle.
 func TestTimeout(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -437,7 +441,7 @@ func TestTimeout(t *testing.T) {
 	b.has()
 }
 
-// TestState: a state that cannot be read stops a round before it does anything.
+// TestState checks that a round with an unreadable state stops before it changes anything.
 func TestState(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -466,7 +470,7 @@ func TestState(t *testing.T) {
 	b.has("x:1")
 }
 
-// childRound makes one round in a process of its own.
+// childRound performs one round in a child process.
 func childRound(dir string) error {
 	s, err := store.Open(filepath.Join(dir, "store"), store.Options{Home: filepath.Join(dir, "home"), Unsynced: true})
 	if err != nil {
@@ -492,8 +496,8 @@ func childRound(dir string) error {
 	return sum.Err()
 }
 
-// TestKilled kills a round at each of its requests: the store is whole, and the next
-// round finishes what was begun, additions and removals.
+// TestKilled kills a round at each of its requests. The store is then sound, and the next
+// round completes the additions and removals.
 func TestKilled(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Dir(b.file)
@@ -509,7 +513,7 @@ func TestKilled(t *testing.T) {
 		if n > 100 {
 			t.Fatal("a round has more than 100 requests")
 		}
-		// One image moves, one comes, one leaves the list.
+		// One image moves, one is new, and one leaves the list.
 		b.push("a/x:1", fmt.Sprint("x", n))
 		b.push(fmt.Sprintf("a/y:%d", n), fmt.Sprint("y", n))
 		b.list(fmt.Sprintf("together: 1\ngone: remove\nimages:\n  - {image: 'HOST/a/x:1', as: x}\n  - {image: 'HOST/a/y:%d', as: y}\n", n))
@@ -550,8 +554,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestSilentRegistry asks a registry that cannot be reached for two images. It is
-// asked once, and each is told about in its own name.
+// TestSilentRegistry requests two images of an unreachable registry. The registry is
+// contacted once, and the error of each image names that image.
 func TestSilentRegistry(t *testing.T) {
 	r, err := newRegistries(time.Now, nil)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestDaemon: rounds are made at once where the list has changed or somebody wishes
-// one; a list that is broken leaves the last one in force.
+// TestDaemon checks that a round starts at once if the list has changed or a round is
+// requested, and that the last valid list remains in force while the file is broken.
 func TestDaemon(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")
@@ -55,7 +55,7 @@ func TestDaemon(t *testing.T) {
 	if s := next(); s.Count(Added) != 1 || s.Count(Unchanged) != 1 {
 		t.Errorf("%+v", s)
 	}
-	// Broken, and then gone: nothing is removed.
+	// The list is broken, and then missing: nothing is removed.
 	b.list("imagse: []\n")
 	var ps Problems
 	if err := <-broken; !errors.As(err, &ps) {
@@ -72,7 +72,7 @@ func TestDaemon(t *testing.T) {
 	if s := next(); s.Count(Removed) != 2 {
 		t.Errorf("%+v", s)
 	}
-	// A daemon keeps others away between rounds too.
+	// The daemon holds the lock of the list between rounds too.
 	l, err := Load(b.file)
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +92,8 @@ func TestDaemon(t *testing.T) {
 	w.Close()
 }
 
-// TestDaemonWaits: the next round comes after the interval, give or take a tenth, or
-// when the first failure may be tried again.
+// TestDaemonWaits checks that the next round comes after the interval, plus or minus a
+// tenth, or when the first failed image may be tried again.
 func TestDaemonWaits(t *testing.T) {
 	b := newBench(t)
 	b.push("a/x:1", "x")

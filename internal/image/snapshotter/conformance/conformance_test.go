@@ -1,6 +1,6 @@
-// Package conformance runs the suites of older containerds for snapshotters
-// against `premix snapshotter`. It is a module of its own, since all versions 1.x
-// of containerd are one module of which a build has one: go.mod has 1.7, and
+// Package conformance runs the suites of older containerds for snapshotters against `premix
+// snapshotter`. It is a module of its own, because all 1.x versions of containerd are
+// versions of one module, and a build contains only one of them. go.mod has 1.7, and
 // go-1.6.mod is for `go test -modfile=go-1.6.mod`. `make conformance` runs both.
 package conformance
 
@@ -30,12 +30,12 @@ func TestConformance(t *testing.T) {
 	premix := filepath.Join(t.TempDir(), "premix")
 	build := exec.Command("go", "build", "-o", premix, "./cmd/premix")
 	build.Dir = filepath.Join("..", "..", "..", "..")
-	// This test may run with a -modfile of its own.
+	// This test may run with its own -modfile.
 	build.Env = append(os.Environ(), "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build premix: %v\n%s", err, out)
 	}
-	// The suite knows by the name what overlayfs cannot do.
+	// The suite uses the name to find out which operations overlayfs does not support.
 	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
 		socket := filepath.Join(root, "socket")
 		cmd := exec.Command(premix, "snapshotter", "--store", filepath.Join(root, "no-store"), "--root", root, "--address", socket)

@@ -67,7 +67,8 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// The ring and tcpdump, at the same time on the same interface, count the same.
+// A capture by the ring and a capture by tcpdump count the same packets if they run at the
+// same time on the same interface.
 func TestEqualToTcpdump(t *testing.T) {
 	if _, err := exec.LookPath("tcpdump"); err != nil {
 		t.Skip("tcpdump is missing")
@@ -108,7 +109,7 @@ func TestEqualToTcpdump(t *testing.T) {
 					t.Errorf("%s: %+v by the ring, %+v by tcpdump", c.what, c.mine, c.theirs)
 				}
 			}
-			// Without loss, too, a sender may repeat what it takes for lost.
+			// Even without loss, a sender may repeat a segment that it takes for lost.
 			if p := mine.Down.Payload; p < n || p > n && mine.Down.Retransmits == 0 {
 				t.Errorf("payload of %d bytes for %d", p, n)
 			}
@@ -122,7 +123,7 @@ func TestEqualToTcpdump(t *testing.T) {
 			if series != mine.Down.Payload || mine.Connections != 1 || int64(len(mine.Packets)) != mine.Down.Packets+mine.Up.Packets {
 				t.Errorf("series %d of %d, %d connections, %d packets", series, mine.Down.Payload, mine.Connections, len(mine.Packets))
 			}
-			// Its own file gives the same numbers once more.
+			// The file that the capture has written gives the same numbers.
 			again := NewTally(o, c.Begin())
 			if err := ReadPcap(o.Pcap, again); err != nil {
 				t.Fatal(err)
@@ -134,7 +135,7 @@ func TestEqualToTcpdump(t *testing.T) {
 	}
 }
 
-// What the interface carries besides is not counted, though its bytes are known.
+// Other traffic of the interface is not counted, although its number of bytes is known.
 func TestOnlyThePair(t *testing.T) {
 	l := newLink(t, netrelay.Options{})
 	o := Options{Interface: "link0", Here: l.A.Addr, Peer: netip.MustParseAddr("10.99.0.77"), MTU: 1500}
@@ -203,7 +204,7 @@ func TestCongestionOfSockets(t *testing.T) {
 	}
 }
 
-// The filter says yes to both directions of the pair and to nothing else.
+// The filter accepts both directions of the pair and nothing else.
 func TestFilter(t *testing.T) {
 	a4, b4, c4 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
 	a6, b6, c6 := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::3")
@@ -232,7 +233,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// frame has the headers of a packet with payload bytes behind them, all of it zero.
+// frame returns the headers of a packet followed by payload zero bytes.
 func frame(src, dst netip.Addr, proto byte, port uint16, seq uint32, flags byte, payload int) []byte {
 	b := make([]byte, ethernet, 2000)
 	l4 := make([]byte, 20+payload)
@@ -278,11 +279,11 @@ func TestTally(t *testing.T) {
 		whole(1, frame(peer, here, 6, 5, last-1, tcpSYN, 0))
 		whole(2, frame(peer, here, 6, 5, last, 0, 100))
 		whole(3, frame(peer, here, 6, 5, 150, 0, 100)) // behind a hole
-		whole(4, frame(peer, here, 6, 5, 50, 0, 100))  // fills it
+		whole(4, frame(peer, here, 6, 5, 50, 0, 100))  // fills the hole
 		whole(25, frame(peer, here, 6, 5, 250, 0, 10))
-		whole(26, frame(peer, here, 6, 7, 0, 0, 10)) // excepted
+		whole(26, frame(peer, here, 6, 7, 0, 0, 10)) // of an excepted port
 		whole(27, frame(here, peer, 17, 9, 0, 0, 30))
-		add(28, frame(peer, here, 6, 5, 260, 0, 100), 9000) // joined below
+		add(28, frame(peer, here, 6, 5, 260, 0, 100), 9000) // several packets that the device has joined
 		whole(29, frame(here, netip.MustParseAddr("10.0.0.9"), 6, 5, 1, 0, 10))
 		for _, junk := range [][]byte{nil, make([]byte, 20), make([]byte, 60)} {
 			whole(30, junk)
@@ -301,7 +302,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// Who may not capture is told so.
+// Without the privilege to capture, Open returns an error with a hint.
 func TestWithoutPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		_, err := Open(Options{Interface: "lo", Here: netip.MustParseAddr("127.0.0.1"), Peer: netip.MustParseAddr("127.0.0.1")})
@@ -311,8 +312,8 @@ func TestWithoutPrivileges(t *testing.T) {
 		}
 		return
 	}
-	// This test once more, as somebody who may do nothing. The binary may lie
-	// where only root looks.
+	// Run this test again as a user without privileges. The binary is copied, because it
+	// may be in a directory that only root can read.
 	self := filepath.Join(t.TempDir(), "test")
 	text, err := os.ReadFile(os.Args[0])
 	if err != nil {
@@ -334,8 +335,8 @@ func TestWithoutPrivileges(t *testing.T) {
 	}
 }
 
-// Between two ports of one address each packet is seen once, each byte of the device
-// counts once, and the end that has connected is the one here.
+// Between two ports of one address, each packet is seen once and each byte of the device
+// counts once. The end that has connected is the local end.
 func TestLoopback(t *testing.T) {
 	l := newLink(t, netrelay.Options{})
 	for _, at := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), l.A.Addr} {
@@ -391,11 +392,11 @@ func TestLoopback(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			// A sender may repeat what it takes for lost.
+			// A sender may repeat a segment that it takes for lost.
 			if p := totals.Down.Payload; p < n || p > n && totals.Down.Retransmits == 0 || totals.Up.Payload != 0 || totals.Up.Packets == 0 || totals.Connections != 1 || totals.Drops != 0 {
 				t.Errorf("down %+v, up %+v, %d connections, %d drops", totals.Down, totals.Up, totals.Connections, totals.Drops)
 			}
-			// The device does not count headers of Ethernet.
+			// The device does not count Ethernet headers.
 			if all := totals.Down.Bytes + totals.Up.Bytes - ethernet*(totals.Down.Packets+totals.Up.Packets); carried < all || carried > all+all/50 {
 				t.Errorf("the device carried %d bytes, and %d were captured", carried, all)
 			}

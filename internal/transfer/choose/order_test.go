@@ -8,8 +8,8 @@ import (
 	"premix/internal/transfer/link"
 )
 
-// A server that has to be started first, through ssh, is worth it only where the copy
-// gains more than ssh's handshake takes.
+// A server that must first be started through ssh is chosen only if the copy gains more
+// time than the handshake of ssh takes.
 func TestOrderCountsReaching(t *testing.T) {
 	l := &link.Link{Protocols: []link.Protocol{{Name: own, Get: "x"}, {Name: "curl", Get: "x", Server: "x", Open: true}, {Name: ownServer, Get: "x", Server: "x"}}}
 	const size = 100 << 20
@@ -23,7 +23,7 @@ func TestOrderCountsReaching(t *testing.T) {
 	}{
 		{2.2, 0.75, 1.25, own, 2.2},
 		{2.2, 0.5, 1.25, "curl", 2},
-		{2.2, 0, 1.25, own, 2.2}, // no packets were captured: all of it may be reaching
+		{2.2, 0, 1.25, own, 2.2}, // no packets were captured, so all of the time may be spent before the data flows
 	} {
 		copies := []transfer.Copy{row(own, c.mine, 0, c.flowing), row("curl", c.theirs, 0.25, 0.125), row(ownServer, 0.5, 0.125, 0.125)}
 		order := Order(l, copies, Task{Direction: transfer.Get, Size: size, Files: 1, Open: true})
@@ -36,8 +36,8 @@ func TestOrderCountsReaching(t *testing.T) {
 	}
 }
 
-// Whether premix's own protocol may begin without a question, and which files it then
-// leaves to another.
+// TestSurely checks whether premix's own protocol may begin without knowing the size of a
+// file, and which sizes it then leaves to another protocol.
 func TestSurely(t *testing.T) {
 	l, err := link.ForHost("peer")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestSurely(t *testing.T) {
 	}{
 		{"nothing is known", nil, true, []int64{0, 1 << 40}, nil},
 		{"the same", []times{{5 << 20, 1, 0.3, 0.3}, {100 << 20, 1, 1.17, 1.16}}, true, []int64{1, 5 << 20, 100 << 20, 1 << 40}, nil},
-		// What was measured once or twice scatters so much.
+		// One or two measurements scatter this much.
 		{"nearly the same", []times{{5 << 20, 1, 0.39, 0.33}, {100 << 20, 1, 1.27, 1.18}}, true, []int64{1, 5 << 20, 100 << 20, 1 << 40}, nil},
 		{"slower when large", []times{{5 << 20, 1, 0.3, 0.3}, {1 << 30, 1, 10, 10}, {4 << 30, 1, 60, 40}}, true, []int64{1, 1 << 30}, []int64{4 << 30, 1 << 40}},
 		{"slower when small", []times{{5 << 20, 1, 1, 0.3}, {1 << 30, 1, 10, 10}}, false, nil, nil},

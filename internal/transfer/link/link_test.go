@@ -89,7 +89,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// Every text that means something arrives in a script as it was.
+// Every text with special characters arrives unchanged in a script.
 func TestVariables(t *testing.T) {
 	l, err := parse(whole)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// All scripts of shipped protocols are ones that sh can read.
+// sh can parse all scripts of the shipped protocols.
 func TestShippedScripts(t *testing.T) {
 	list, err := Shipped()
 	if err != nil {
@@ -186,7 +186,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// The schema takes what Load takes, and refuses what is of the wrong form.
+// The schema accepts the files that Load accepts, and refuses files of the wrong form.
 func TestSchema(t *testing.T) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
 	if err != nil {

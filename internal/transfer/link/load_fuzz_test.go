@@ -8,8 +8,8 @@ import (
 	"premix/internal/transfer"
 )
 
-// FuzzParse reads link files. Mistakes have a hint, and each protocol of a file without one
-// has a script, in which the words of the file are quoted.
+// FuzzParse checks that mistakes in link files have a hint, and that each protocol of a
+// valid file has a script, which quotes the words of the file.
 func FuzzParse(f *testing.F) {
 	f.Add(whole)
 	f.Add("name: a\nhost: '$(touch x)'\n")

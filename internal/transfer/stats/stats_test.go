@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// golden is what testdata/golden.py prints.
+// golden is the output of testdata/golden.py.
 type golden struct {
 	Cases []struct {
 		A, B                []float64
@@ -19,7 +19,7 @@ type golden struct {
 	}
 }
 
-// near tells whether two numbers agree to nine digits.
+// near reports whether two numbers agree to nine digits.
 func near(a, b float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-3)
 }
@@ -42,7 +42,7 @@ func (g *golden) check(t *testing.T) {
 	}
 }
 
-// The numbers are SciPy's, as testdata/golden.py has written them down.
+// The results agree with the results of SciPy that testdata/golden.py has recorded.
 func TestAgreesWithSciPy(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestAgreesWithSciPy(t *testing.T) {
 	g.check(t)
 }
 
-// And they are those of the SciPy that is installed.
+// The results also agree with the SciPy of this machine.
 func TestAgreesWithSciPyHere(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") == "" {
 		t.Skip("part of make soak")
@@ -106,7 +106,7 @@ func TestEffects(t *testing.T) {
 	if got := CliffsDelta(a, a); got != 0 {
 		t.Errorf("Cliff's delta of equal groups %g", got)
 	}
-	// 3 standard deviations, corrected by 1 - 3/15.
+	// The difference is 3 standard deviations, corrected by the factor 1 - 3/15.
 	if got := HedgesG(a, b); !near(got, 2.4) {
 		t.Errorf("Hedges' g %g, want 2.4", got)
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clients that connect and say nothing do not keep out one that has the key, whether
-// they come from one address or from many, and whether or not they connect again.
+// Clients that connect and send nothing do not keep out a client with the key, whether they
+// come from one address or from many, and whether or not they connect again.
 func TestStandingIdle(t *testing.T) {
 	const crowd = 5000
 	var limit unix.Rlimit
@@ -40,7 +40,7 @@ func TestStandingIdle(t *testing.T) {
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "file"), random(5, 3<<20))
 			address, _ := stand(t, &Server{Dir: dir, Keys: k})
-			// A copy that began before is not cut off.
+			// A copy that has begun before is not interrupted.
 			early, err := dial(t.Context(), address, &hello{Certificate: key.certificate,
 				Secret: append(append(append([]byte(nil), key.secret...), make([]byte, visitSize)...), roleControl)}, "", func(time.Duration) {})
 			if err != nil {
@@ -49,7 +49,7 @@ func TestStandingIdle(t *testing.T) {
 			defer early.raw.Close()
 			calm := time.Now()
 			run(t, Copy{Server: address, Key: key, Local: filepath.Join(t.TempDir(), "calm"), Remote: "file"})
-			limit := 2*time.Second + 20*time.Since(calm) // a machine may be slow
+			limit := 2*time.Second + 20*time.Since(calm) // the machine may be slow
 			ctx, cancel := context.WithCancel(t.Context())
 			var open sync.WaitGroup
 			var mu sync.Mutex
@@ -79,7 +79,8 @@ func TestStandingIdle(t *testing.T) {
 					t.Fatal(err)
 				}
 				if i%10 == 0 {
-					// One in ten comes back whenever it is sent away.
+					// One client in ten connects again each time the server closes its
+					// connection.
 					open.Go(func() {
 						for ctx.Err() == nil {
 							_, _ = c.Read(make([]byte, 1))
@@ -102,7 +103,7 @@ func TestStandingIdle(t *testing.T) {
 				same(t, filepath.Join(dir, "file"), j.Local)
 			}
 			_ = early.raw.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-			// One that does not ask is sent away when its time is up.
+			// The server closes a connection without a request when its time is over.
 			if _, err := early.tls.Read(make([]byte, 1)); time.Since(calm) < joinTime && !isTimeout(err) {
 				t.Errorf("a connection with the key was cut off: %v", err)
 			}

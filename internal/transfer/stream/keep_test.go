@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ordinary is a user who is not root.
+// ordinary is the id of a user other than root.
 const ordinary = 65534
 
-// serveAs is a far end of another user, for root.
+// serveAs returns the command of a far end that runs as another user. It needs root.
 func serveAs(t *testing.T, uid int) []string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -35,7 +35,7 @@ func serveAs(t *testing.T, uid int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The directory of a test binary is closed to others.
+	// Other users cannot enter the directory of a test binary.
 	copied := filepath.Join(open(t), "far")
 	if err := os.WriteFile(copied, text, 0o755); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func serveAs(t *testing.T, uid int) []string {
 	return []string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "--no-new-privs", "env", far + "=" + reachable, copied, RequestMark}
 }
 
-// open is a temporary directory that other users may enter, and write to.
+// open returns a temporary directory that other users may enter and write to.
 func open(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func open(t *testing.T) string {
 	return dir
 }
 
-// details lists what a copy can keep besides what look lists.
+// details lists the optional properties of a copy, which look does not list.
 func details(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -104,10 +104,12 @@ func details(t *testing.T, root string) string {
 	return b.String()
 }
 
-// An access control list for user 12 and a mask, as the kernel has it; see acl(5).
+// acl is an access control list for user 12 with a mask, in the form of the kernel; see
+// acl(5).
 var acl = []byte("\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x0c\x00\x00\x00" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff")
 
-// decorated is a tree with all that a copy can keep, in a file system that has it.
+// decorated returns a tree with everything that a copy can keep, in a file system that
+// supports it.
 func decorated(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(open(t), "tree")
@@ -134,8 +136,8 @@ func decorated(t *testing.T) string {
 
 var everything = Keep{Owners: true, HardLinks: true, Attributes: true, ACLs: true}
 
-// As root all that is asked for arrives, in both directions, and a second time over what is
-// there; what is not asked for does not.
+// As root, a copy keeps everything that is requested, in both directions, and again if the
+// destination exists. It does not keep anything else.
 func TestKeep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to others")
@@ -146,7 +148,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// CAP_NET_RAW, permitted and effective; see capabilities(7).
+	// The capability is CAP_NET_RAW, permitted and effective; see capabilities(7).
 	capability := []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
 	if err := errors.Join(unix.Setxattr(filepath.Join(source, "sub/b"), "trusted.premix.test", []byte("x"), 0),
 		unix.Setxattr(filepath.Join(source, "sub/tool"), "security.capability", capability, 0),
@@ -173,7 +175,7 @@ func TestKeep(t *testing.T) {
 			}
 		}
 	}
-	// Attributes without owners are those that every user could write.
+	// A copy of attributes without owners has only attributes that every user can set.
 	dst := filepath.Join(t.TempDir(), "copy")
 	run(t, Copy{Command: serve(t, reachable), Local: dst, Remote: source, Keep: Keep{Attributes: true}})
 	got := details(t, dst)
@@ -194,7 +196,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// An ordinary user keeps what is theirs to keep, and is told of owners that they cannot give.
+// An ordinary user can keep everything that needs no privilege, and gets an error for
+// owners that they cannot set.
 func TestKeepOrdinary(t *testing.T) {
 	source := decorated(t)
 	into := open(t)
@@ -217,7 +220,7 @@ func TestKeepOrdinary(t *testing.T) {
 		t.Errorf("source:\n%s\ncopy:\n%s", want, got)
 	}
 	if os.Geteuid() != 0 {
-		j.Keep.Owners, j.Remote = true, filepath.Join(into, "mine") // all of it is the user's
+		j.Keep.Owners, j.Remote = true, filepath.Join(into, "mine") // the user owns all of it
 		run(t, j)
 		if want, got := details(t, source), details(t, filepath.Join(into, "mine")); want != got {
 			t.Errorf("source:\n%s\ncopy:\n%s", want, got)
@@ -229,7 +232,7 @@ func TestKeepOrdinary(t *testing.T) {
 	if _, err := j.Run(t.Context()); !errors.As(err, &target) || !strings.Contains(err.Error(), "only root can give files to others") {
 		t.Errorf("%v, want a TargetError", err)
 	}
-	// What belongs to that user alone does not need root; set-user-ID does.
+	// Files that this user owns do not need root, but set-user-ID bits do.
 	if err := filepath.WalkDir(source, func(p string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(p, uid, uid))
 	}); err != nil {
@@ -245,7 +248,8 @@ func TestKeepOrdinary(t *testing.T) {
 	}
 }
 
-// A server that may be written to lets nobody make files of others, unless it is told to.
+// A writable server does not let clients create files with other owners, unless it is
+// configured to.
 func TestKeepServer(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "tree")
 	write(t, filepath.Join(source, "a"), []byte("a"))
@@ -265,7 +269,7 @@ func TestKeepServer(t *testing.T) {
 	same(t, source, filepath.Join(dir, "x"))
 }
 
-// Files of which the sender cannot read one, or all of a directory, arrive but for these.
+// If the sender cannot read some files, or a whole directory, all other files arrive.
 func TestUnreadable(t *testing.T) {
 	source := filepath.Join(open(t), "tree")
 	for i := range 40 {
@@ -310,9 +314,9 @@ func TestUnreadable(t *testing.T) {
 		dst := filepath.Join(t.TempDir(), "copy")
 		j := Copy{Command: command, Local: dst, Remote: source, Keep: Keep{HardLinks: true}}
 		if have != "" {
-			j.Have = []string{open(t)} // chunks end where the content says, and are offered
+			j.Have = []string{open(t)} // chunks then end at positions that the content determines, and are offered
 		}
-		for range 2 { // the second one finds what the first one has made
+		for range 2 { // the second copy finds the files of the first one
 			check("get"+have, run(t, j), dst)
 		}
 	}
@@ -320,7 +324,7 @@ func TestUnreadable(t *testing.T) {
 		dst := filepath.Join(t.TempDir(), "copy")
 		check("put", run(t, Copy{Command: command, Send: true, Local: source, Remote: dst, Keep: Keep{HardLinks: true}}), dst)
 	}
-	// A file alone is all or nothing, and so is what is not there at all.
+	// A copy of a single unreadable file fails, and so does a copy of a missing file.
 	for _, name := range []string{"d0/f39", "none"} {
 		j := Copy{Command: command, Local: filepath.Join(t.TempDir(), "copy"), Remote: filepath.Join(source, name)}
 		var cannot *SourceError
@@ -330,7 +334,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Files of sysfs have fewer bytes than they say: they change while they are read.
+// Files of sysfs have fewer bytes than their size, like files that change while they are
+// read.
 func TestChanging(t *testing.T) {
 	source := "/sys/class/net/lo/statistics"
 	list, err := os.ReadDir(source)

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestJoinLate has streams join, and other work begin, while a copy fails: all that has
-// begun is waited for, and nothing begins afterwards. The race detector shows who begins
-// beside the wait.
+// TestJoinLate checks that a session waits for all work that has begun, and that none
+// begins afterwards, if streams join and other work begins while a copy fails. The race
+// detector reports work that begins at the same time as the wait.
 func TestJoinLate(t *testing.T) {
 	failed := errors.New("failed")
 	for range 200 {
@@ -50,8 +50,8 @@ func TestJoinLate(t *testing.T) {
 	}
 }
 
-// TestCrew has hands join and leave while the end is told: it comes once, when nobody is
-// there, and nobody joins afterwards.
+// TestCrew checks that hands can join and leave at any time, that the end is reported once,
+// when no hand is left, and that no hand joins afterwards.
 func TestCrew(t *testing.T) {
 	for range 200 {
 		c := crew{gone: make(chan struct{})}

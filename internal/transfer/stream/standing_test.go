@@ -19,7 +19,7 @@ import (
 	"premix/internal/store/object"
 )
 
-// stand runs a server of a directory until the test ends, or stop is called.
+// stand runs a server of a directory until the test ends or stop is called.
 func stand(t *testing.T, s *Server) (address string, stop func()) {
 	t.Helper()
 	if s.Keys == nil {
@@ -42,7 +42,7 @@ func stand(t *testing.T, s *Server) (address string, stop func()) {
 	return l.Addr().String(), stop
 }
 
-// keys of a server, as they are written and read again, and of its clients.
+// keys creates the keys of a server and of its clients. It reads them from their files.
 func keys(t *testing.T) (*Keys, *Key) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "server.key")
@@ -75,7 +75,7 @@ func keys(t *testing.T) (*Keys, *Key) {
 	return k, c
 }
 
-// A tree and a file, both ways.
+// A tree and a file are copied in both directions.
 func TestStanding(t *testing.T) {
 	source := tree(t)
 	dir := filepath.Dir(source)
@@ -83,7 +83,7 @@ func TestStanding(t *testing.T) {
 	address, _ := stand(t, &Server{Dir: dir, Keys: k, Write: true})
 	into := t.TempDir()
 	j := Copy{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "/tree"}
-	if err := os.Remove(filepath.Join(source, "fifo")); err != nil { // which is left out
+	if err := os.Remove(filepath.Join(source, "fifo")); err != nil { // the fifo would be left out
 		t.Fatal(err)
 	}
 	if d := run(t, j); d.Streams == 0 || d.Skipped != 0 {
@@ -95,7 +95,7 @@ func TestStanding(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(dir, "deep/"+beneath.Prefix+"*")); err != nil || len(left) != 0 {
 		t.Errorf("a part was left: %q, %v", left, err)
 	}
-	// What is there stays as it is, also where it came meanwhile.
+	// An existing destination stays as it is, even if it appears during the copy.
 	var target *TargetError
 	if _, err := (&Copy{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "deep/back"}).Run(t.Context()); !errors.As(err, &target) {
 		t.Errorf("over what is there: %v", err)
@@ -103,12 +103,12 @@ func TestStanding(t *testing.T) {
 	file := Copy{Server: address, Key: key, Local: filepath.Join(into, "file"), Remote: "tree/large", Streams: 2}
 	run(t, file)
 	same(t, filepath.Join(source, "large"), file.Local)
-	// A link within what is served may be asked for, and so may all of it.
+	// A client may request a link within the served directory, and the whole directory.
 	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "link"), Remote: "tree/link"})
 	same(t, filepath.Join(source, "many/d0"), filepath.Join(into, "link"))
 	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "all"), Remote: "/"})
 	same(t, dir, filepath.Join(into, "all"))
-	// Who is not root can remove only what may be written to.
+	// An ordinary user can only remove directories that are writable.
 	for _, closed := range []string{filepath.Join(dir, "deep/back/closed"), filepath.Join(into, "tree/closed"), filepath.Join(into, "all/deep/back/closed"), filepath.Join(into, "all/tree/closed")} {
 		if err := os.Chmod(closed, 0o700); err != nil {
 			t.Error(err)
@@ -116,8 +116,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// Bits that give the rights of a file's owner stay behind, in every direction, and at a
-// server that may be written to.
+// Bits that give the rights of a file's owner are not copied, in any direction, nor by a
+// writable server.
 func TestSpecialBits(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "tree")
 	write(t, filepath.Join(source, "sub/tool"), []byte("tool"))
@@ -149,7 +149,7 @@ func TestSpecialBits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Files of a directory whose group they get stay with it.
+	// Files in a directory that passes on its group keep this group.
 	shared := filepath.Join(dir, "shared")
 	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o755|fs.ModeSetgid)); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,8 @@ func TestSpecialBits(t *testing.T) {
 	}
 }
 
-// Whoever has not the key gets nothing, and gives nothing to somebody else.
+// A client without the key can neither read nor write, and does not send anything to a
+// server without the key.
 func TestStandingRefuses(t *testing.T) {
 	k, key := keys(t)
 	dir := t.TempDir()
@@ -195,7 +196,7 @@ func TestStandingRefuses(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(got) != "secret" {
 		t.Errorf("%q, %v", got, err)
 	}
-	// No server at all, with something there that is none.
+	// There may be no server, or another program in its place.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +208,7 @@ func TestStandingRefuses(t *testing.T) {
 	}
 }
 
-// Nothing leads out of what is served, and nothing is written unless that is allowed.
+// No path leads out of the served directory, and nothing is written unless that is allowed.
 func TestStandingJail(t *testing.T) {
 	k, key := keys(t)
 	outside := t.TempDir()
@@ -228,7 +229,7 @@ func TestStandingJail(t *testing.T) {
 			t.Errorf("get %s: %T %v", remote, err, err)
 		}
 	}
-	// Within a tree a link is a link.
+	// Within a tree, a link is copied as a link.
 	run(t, Copy{Server: address, Key: key, Local: filepath.Join(into, "tree"), Remote: "tree"})
 	same(t, filepath.Join(dir, "tree"), filepath.Join(into, "tree"))
 	mine := filepath.Join(into, "mine")
@@ -250,8 +251,8 @@ func TestStandingJail(t *testing.T) {
 	}
 }
 
-// relay carries connections to a server, until so many bytes have come from there:
-// then it breaks all of them, once.
+// relay forwards connections to a server. After the given number of bytes from the server,
+// it closes all of them, once.
 func relay(t *testing.T, to string, breaks int64) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -305,7 +306,8 @@ func relay(t *testing.T, to string, breaks int64) string {
 	return l.Addr().String()
 }
 
-// Connections that break half way: the copy goes on with what there is.
+// If connections break in the middle of a copy, the copy continues with the data that has
+// arrived.
 func TestStandingBreaks(t *testing.T) {
 	const size = 16 << 20
 	k, key := keys(t)
@@ -319,15 +321,15 @@ func TestStandingBreaks(t *testing.T) {
 	same(t, filepath.Join(dir, "file"), j.Local)
 }
 
-// A server that ends half way: what has arrived stays, and need not come again from the
-// next one.
+// If the server ends in the middle of a copy, the data that has arrived stays, and the next
+// server does not send it again.
 func TestStandingEnds(t *testing.T) {
 	const size = 16 << 20
 	k, key := keys(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "file"), random(4, size))
 	address, stop := stand(t, &Server{Dir: dir, Keys: k})
-	// What goes through it stops at half, so that the server can end there.
+	// The proxy stops in the middle of the file, so that the server ends there.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -359,7 +361,7 @@ func TestStandingEnds(t *testing.T) {
 					}
 					if budget.Add(int64(-n)) < 0 {
 						reached()
-						_, _ = io.Copy(io.Discard, far) // until the server ends
+						_, _ = io.Copy(io.Discard, far) // wait until the server ends
 						return
 					}
 					if _, err := near.Write(buf[:n]); err != nil {
@@ -382,7 +384,7 @@ func TestStandingEnds(t *testing.T) {
 	same(t, filepath.Join(dir, "file"), j.Local)
 }
 
-// A chunk that is not what its digest says is not written.
+// A chunk whose content does not match its digest is not written.
 func TestDigest(t *testing.T) {
 	dir := t.TempDir()
 	r := newReceiver(nil, place{path: filepath.Join(dir, "copy")}, nil, false)
@@ -404,8 +406,8 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// Several control connections of one copy, as no client of premix has them: all but one
-// are sent away, and the server goes on.
+// If a copy has several control connections, which no client of premix opens, the server
+// closes all but one of them and continues.
 func TestStandingOneLeads(t *testing.T) {
 	k, key := keys(t)
 	dir := t.TempDir()
@@ -420,7 +422,7 @@ func TestStandingOneLeads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.raw.Close()
-		_ = s.raw.SetReadDeadline(time.Now().Add(joinTime / 2)) // the one that leads says nothing
+		_ = s.raw.SetReadDeadline(time.Now().Add(joinTime / 2)) // the leading connection gets no data
 		go func() {
 			_, err := s.tls.Read(make([]byte, 1))
 			ends <- err

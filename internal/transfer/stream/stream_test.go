@@ -24,8 +24,8 @@ import (
 	premixtree "premix/internal/store/tree"
 )
 
-// far makes a far end of this test: its value is the address for streams. The last
-// argument is what is asked.
+// far is the variable that makes the test binary a far end. Its value is the address for
+// streams, and the last argument is the request.
 const far = "PREMIX_TEST_FAR"
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 const (
 	reachable = "127.0.0.1"
-	nowhere   = "203.0.113.1" // no address of this machine (RFC 5737): no port is opened
+	nowhere   = "203.0.113.1" // not an address of this machine (RFC 5737), so no port can be opened
 )
 
 func serve(t *testing.T, address string) []string {
@@ -53,7 +53,7 @@ func serve(t *testing.T, address string) []string {
 	return []string{"env", far + "=" + address, self, RequestMark}
 }
 
-// random content that depends on a seed alone.
+// random returns n bytes that depend only on the seed.
 func random(seed uint64, n int) []byte {
 	var key [32]byte
 	key[0] = byte(seed)
@@ -69,10 +69,11 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-// special bits give the rights of a file's owner: they travel with owners alone.
+// special contains the bits that give the rights of a file's owner. A copy keeps them only
+// together with owners.
 const special = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
-// look lists everything that a copy keeps.
+// look lists everything that every copy keeps.
 func look(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -128,7 +129,7 @@ func run(t *testing.T, j Copy) *Result {
 	return d
 }
 
-// tree has all that a copy must keep.
+// tree returns a tree with everything that a copy must keep.
 func tree(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "tree")
@@ -157,7 +158,7 @@ func tree(t *testing.T) string {
 	return root
 }
 
-// Everything arrives as it was, in both directions, through streams and without.
+// A tree arrives unchanged, in both directions, with and without streams.
 func TestTree(t *testing.T) {
 	source := tree(t)
 	for _, address := range []string{reachable, nowhere} {
@@ -180,7 +181,7 @@ func TestTree(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := os.Chtimes(source, time.Time{}, keep.ModTime()); err != nil { // the fifo's end has changed it
+				if err := os.Chtimes(source, time.Time{}, keep.ModTime()); err != nil { // the end of the fifo has changed it
 					t.Fatal(err)
 				}
 				same(t, source, dst)
@@ -188,7 +189,8 @@ func TestTree(t *testing.T) {
 				if err := unix.Stat(filepath.Join(dst, "sparse"), &s); err != nil || s.Blocks > 4096 {
 					t.Errorf("the hole has %d blocks, %v", s.Blocks, err)
 				}
-				// Once more: nothing need be sent, whatever has become of modes and times.
+				// A second copy sends no data, even if modes and times of the destination
+				// were changed.
 				if err := errors.Join(os.Chmod(filepath.Join(dst, "empty"), 0), os.Chtimes(filepath.Join(dst, "large"), time.Time{}, time.Now())); err != nil {
 					t.Fatal(err)
 				}
@@ -204,7 +206,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// A part is gone on with: only what it lacks is sent, and what is wrong in it.
+// A copy continues an existing part: it sends only missing and wrong bytes.
 func TestPart(t *testing.T) {
 	dir := t.TempDir()
 	source, dst := filepath.Join(dir, "source"), filepath.Join(dir, "copy")
@@ -224,13 +226,13 @@ func TestPart(t *testing.T) {
 		}
 		same(t, source, dst)
 	}
-	// Of one that is longer, the rest goes.
+	// A destination that is longer than the source is truncated.
 	write(t, dst, append(slices.Clone(content), "rest"...))
 	if d := run(t, Copy{Command: serve(t, reachable), Local: dst, Remote: source}); d.Sent != 0 {
 		t.Errorf("%d bytes were sent", d.Sent)
 	}
 	same(t, source, dst)
-	// A hole where a part has something else.
+	// A hole of the source replaces other bytes of a part.
 	if err := os.Truncate(source, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -241,8 +243,8 @@ func TestPart(t *testing.T) {
 	same(t, source, dst)
 }
 
-// What the receiver has elsewhere is not sent: in files, where something was
-// inserted, and in a store.
+// Content that the receiver has elsewhere is not sent, whether it is in a store or in
+// files, even if bytes were inserted.
 func TestHave(t *testing.T) {
 	dir := t.TempDir()
 	old := random(2, 8<<20)
@@ -260,7 +262,8 @@ func TestHave(t *testing.T) {
 			if send {
 				j.Local, j.Remote = source, dst
 			}
-			// At most the chunk with the insertion, those around it, and a file's end.
+			// It sends at most the chunk with the insertion, the chunks around it, and the
+			// end of a file.
 			if d := run(t, j); d.Sent > 3<<20 {
 				t.Errorf("%s: %d bytes were sent", have, d.Sent)
 			}
@@ -274,7 +277,7 @@ func TestHave(t *testing.T) {
 	}
 }
 
-// Chunks have the names that a store gives them.
+// Chunks have the same names as in a store.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	content := slices.Concat(random(3, 2<<20), make([]byte, 3*store.HoleSize), random(4, 1<<20))
@@ -307,12 +310,12 @@ func TestNames(t *testing.T) {
 			missing++
 		}
 	}
-	if len(pieces) < 5 || missing > 1 { // the last one, which a store fills up
+	if len(pieces) < 5 || missing > 1 { // the last one, which a store pads
 		t.Errorf("of %d chunks the store lacks %d", len(pieces), missing)
 	}
 }
 
-// publish makes a store with a tree of what is in a directory.
+// publish creates a store with a tree of a directory.
 func publish(t *testing.T, at, dir string) *store.Store {
 	t.Helper()
 	s, err := store.Init(at, store.Options{Home: t.TempDir(), Unsynced: true})
@@ -329,7 +332,7 @@ func publish(t *testing.T, at, dir string) *store.Store {
 	return s
 }
 
-// A connection that breaks again and again, each time after some bytes, only takes
+// If a connection breaks repeatedly, each time after some bytes, the copy only takes
 // longer.
 func TestBreaks(t *testing.T) {
 	dir := t.TempDir()
@@ -342,7 +345,7 @@ func TestBreaks(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	same(t, source, dst)
-	// One that never gets anywhere is given up, and what arrived stays.
+	// A copy that never makes progress is given up, and the data that has arrived stays.
 	if err := os.Remove(dst); err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +402,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A stream that does not know the secret, or meets another certificate, is none.
+// A stream with a wrong secret, or with another certificate, is not accepted.
 func TestDoor(t *testing.T) {
 	d, err := openDoor(reachable, 0)
 	if err != nil {
@@ -439,7 +442,7 @@ func TestDoor(t *testing.T) {
 	}
 }
 
-// What a sender must not say: everything stays below the destination.
+// Whatever entries a sender lists, the receiver writes only below the destination.
 func TestHostile(t *testing.T) {
 	dirs := []entry{{kind: entryDir, mode: 0o755}}
 	for name, list := range map[string][]entry{
@@ -484,14 +487,14 @@ func TestWire(t *testing.T) {
 	}
 	for n := 1; n < len(raw); n++ {
 		list, err := unpackEntries(packer().EncodeAll(raw[:n], nil))
-		if err == nil && len(list) != 1 { // cut between the two it is a list
+		if err == nil && len(list) != 1 { // a cut between the two entries leaves a valid list
 			t.Errorf("%d bytes were taken for %+v", n, list)
 		}
 	}
 	if _, err := unpackEntries([]byte("no frame")); !errors.Is(err, errForm) {
 		t.Errorf("error %v", err)
 	}
-	// The order of chunks makes no difference, their places do.
+	// The sum does not depend on the order of chunks, but on their places.
 	var a, b, c sum
 	a.add(&chunks[0])
 	a.add(&chunks[1])
@@ -505,8 +508,8 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// A disk that others fill while a copy is under way: the reason is told, at whichever
-// end it is, and what had arrived need not travel again once there is room.
+// If other programs fill the disk during a copy, both ends report the reason. Once there is
+// room, the data that has arrived is not sent again.
 func TestFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to mount a small file system needs root")

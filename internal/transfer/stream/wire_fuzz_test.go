@@ -13,7 +13,7 @@ import (
 	"premix/internal/store/object"
 )
 
-// frames writes frames one after the other.
+// frames returns frames one after the other.
 func frames(f *testing.F, list ...func(io.Writer) error) []byte {
 	f.Helper()
 	var b bytes.Buffer
@@ -38,7 +38,8 @@ func jsonFrame(f *testing.F, kind byte, v any) func(io.Writer) error {
 	return frameOf(kind, b)
 }
 
-// Every frame and what is packed in it is read, or refused, and has a bounded length.
+// FuzzFrames checks that every frame and its packed content is read or refused, and has a
+// bounded length.
 func FuzzFrames(f *testing.F) {
 	f.Add(frames(f, frameOf(kindEntries, packEntries([]entry{{kind: entryFile, path: "a", size: 5, mode: 0o644}, {kind: entryLink, path: "b", link: "a"}}))))
 	f.Add(frames(f, frameOf(kindChunks, packChunks([]chunk{{size: 5, digest: object.Sum([]byte("hello"))}}))))
@@ -74,8 +75,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// jailed makes a directory that is served and one beside it, and returns the place in the
-// first and a check of the second.
+// jailed creates a served directory and one beside it. It returns the place in the first
+// and a check of the second.
 func jailed(t *testing.T) (at place, check func()) {
 	t.Helper()
 	base := t.TempDir()
@@ -116,8 +117,8 @@ func jailed(t *testing.T) (at place, check func()) {
 	}
 }
 
-// A receiver writes to nothing outside of its place, whatever a sender says, and ends when
-// the sender does.
+// FuzzReceiver checks that a receiver does not write outside of its place, whatever a
+// sender sends, and that it ends when the sender does.
 func FuzzReceiver(f *testing.F) {
 	hello := []byte("hello")
 	c := chunk{entry: 1, size: 5, digest: object.Sum(hello)}
@@ -126,7 +127,8 @@ func FuzzReceiver(f *testing.F) {
 	good := packEntries([]entry{top, {kind: entryFile, path: "a", size: 5, mode: 0o644}})
 	f.Add(frames(f, frameOf(kindEntries, good), frameOf(kindData, c.append(nil), hello), end))
 	f.Add(frames(f, frameOf(kindEntries, packEntries([]entry{{kind: entryFile, size: 5, mode: 0o644}})), frameOf(kindData, (&chunk{size: 5, digest: object.Sum(hello)}).append(nil), hello), end))
-	// Of an entry that was not listed: the receiver waited for what it did not read.
+	// The data belongs to an entry that was not listed. An earlier receiver waited for it
+	// without end.
 	f.Add(frames(f, frameOf(kindEntries, packEntries([]entry{top})), frameOf(kindData, c.append(nil), hello), end))
 	f.Add(frames(f, frameOf(kindEntries, packEntries([]entry{top})), frameOf(kindChunks, packChunks([]chunk{c, c, c})), frameOf(kindChunks, packChunks([]chunk{c})), frameOf(kindChunks, packChunks([]chunk{c})), end))
 	for _, path := range []string{"../outside/new", "/etc/x", "way/new", "a/../../outside/new", "a\x00b"} {
@@ -139,12 +141,12 @@ func FuzzReceiver(f *testing.F) {
 		ctl := newControl(bytes.NewReader(b), io.Discard)
 		hung := time.AfterFunc(30*time.Second, func() { panic("the receiver does not end") })
 		defer hung.Stop()
-		_ = answer(context.Background(), ctl, &request{Version: Version}, at, nil, func(func(*stream)) {}) // most are refused
+		_ = answer(context.Background(), ctl, &request{Version: Version}, at, nil, func(func(*stream)) {}) // most requests are refused
 	})
 }
 
-// A sender reads nothing outside of its place, whatever a receiver asks for, and ends when
-// the receiver does.
+// FuzzSender checks that a sender does not read outside of its place, whatever a receiver
+// requests, and that it ends when the receiver does.
 func FuzzSender(f *testing.F) {
 	begin := jsonFrame(f, kindStart, start{Offer: true})
 	f.Add("old", frames(f, begin, frameOf(kindWants, []byte{0, 0, 0, 0, 1})))
@@ -167,7 +169,7 @@ func FuzzSender(f *testing.F) {
 	})
 }
 
-// What a near end asks for in a command's word or frame.
+// FuzzAsked reads requests of a near end, in a word of the command or in a frame.
 func FuzzAsked(f *testing.F) {
 	f.Add("", frames(f, jsonFrame(f, kindRequest, request{Version: Version, Path: []byte("/x"), Have: [][]byte{nil}})))
 	f.Add("eyJWZXJzaW9uIjoyfQ", []byte{})

@@ -12,8 +12,8 @@ import (
 	"premix/internal/transfer"
 )
 
-// measured returns the report on a directory with copies of known speeds: 1 s and longer, by
-// protocol and round.
+// measured returns the report on a directory with copies of known speeds. They take 1 s and
+// longer, depending on protocol and round.
 func measured(t *testing.T) *Report {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,8 +47,8 @@ func measured(t *testing.T) *Report {
 	return r
 }
 
-// The page in a browser has the figures of the copies, and nothing is wider than a screen, a
-// telephone or a sheet of paper.
+// In a browser, the page shows the figures of the copies, and nothing is wider than a
+// screen, a telephone or a sheet of paper.
 func TestPage(t *testing.T) {
 	r := measured(t)
 	path, err := r.Write()
@@ -62,7 +62,7 @@ func TestPage(t *testing.T) {
 	b.View(1280, 900, false)
 	b.Go("file://" + path)
 	b.Until(`document.querySelectorAll("section").length > 2`)
-	// The median of 9 copies of 1 s is 1,000 Mbit/s; the fastest is marked.
+	// The median of 9 copies of 1 s is 1,000 Mbit/s, and the fastest protocol is marked.
 	for expression, want := range map[string]string{
 		`document.querySelectorAll("section:first-of-type tbody tr").length`:                                           "4",
 		`[...document.querySelectorAll("tr.best")].map((e) => e.children[3].innerText).join()`:                         "aria2c-x8",

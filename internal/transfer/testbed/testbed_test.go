@@ -19,7 +19,7 @@ import (
 	"premix/internal/transfer/link"
 )
 
-// What Go and what openssl make of a seed is the same, for files and for trees.
+// Go and openssl make the same content from a seed, for files and for trees.
 func TestSources(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("openssl is missing")
@@ -63,8 +63,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A command that hangs is killed with all that it has started, those too that have
-// left its process group and ignore what they are told.
+// A command that hangs is killed with all of its children, even those that have left its
+// process group and ignore signals.
 func TestHangs(t *testing.T) {
 	for _, how := range []string{"timeout", "interrupt"} {
 		pids := filepath.Join(t.TempDir(), "pids")
@@ -101,7 +101,7 @@ while :; do sleep 1; done`
 			}
 			gone := func() bool {
 				state, err := os.ReadFile("/proc/" + f + "/stat")
-				return unix.Kill(pid, 0) != nil || err == nil && strings.Contains(string(state), ") Z ") // an orphan that nobody collects
+				return unix.Kill(pid, 0) != nil || err == nil && strings.Contains(string(state), ") Z ") // an orphan that no process has collected
 			}
 			for deadline := time.Now().Add(time.Minute); !gone(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(deadline) {
@@ -112,9 +112,9 @@ while :; do sleep 1; done`
 	}
 }
 
-// A command that does nothing is killed, and one that does a little is not.
+// A command without progress is killed, and one with a little progress is not.
 func TestStalls(t *testing.T) {
-	// Those that do something run longer than the limit, and have most of it to do that in.
+	// Commands with progress run longer than the limit, and have most of that time for it.
 	for name, c := range map[string]struct {
 		stall         time.Duration
 		script, cause string

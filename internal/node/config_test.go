@@ -50,7 +50,7 @@ func TestReadConfig(t *testing.T) {
 	}
 }
 
-// A directory in which others can write is not a place for a control socket.
+// A directory in which other users can write is refused for the control socket.
 func TestMakeDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	if err := makeDir(dir); err != nil {
@@ -80,7 +80,7 @@ func TestMakeDir(t *testing.T) {
 	}
 }
 
-// The journal is replaced whole, and one of another version is refused.
+// The journal is replaced as a whole, and a journal of another version is refused.
 func TestJournal(t *testing.T) {
 	dir := t.TempDir()
 	j, err := readJournal(dir)

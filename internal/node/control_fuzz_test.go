@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Whatever comes through the control socket is answered, or refused with an error that has
-// a hint. Mounts, restarts and the end of the node, which do something outside, are read
-// only as far as their requests.
+// FuzzControl checks that every request on the control socket is answered, or refused with
+// an error that has a hint. Mounts, restarts and the end of the node act outside of the
+// process, so only their requests are parsed.
 func FuzzControl(f *testing.F) {
 	dir := f.TempDir()
 	c := &Config{Dir: dir + "/run", Cache: dir + "/cache", Trust: dir + "/trust", Timeout: time.Second}

@@ -14,8 +14,8 @@ import (
 	"premix/internal/kit/unmount"
 )
 
-// A mount that no process holds is in use for a moment: that is waited for, and not for
-// longer than said. One that a process holds is in use at once.
+// A mount that no process holds may be in use for a moment: the node waits for it, up to a
+// limit. A mount that a process holds is reported as in use at once.
 func TestOutwait(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
@@ -51,9 +51,9 @@ func TestOutwait(t *testing.T) {
 	if err := hold.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = hold.Wait() // it was killed
+	_ = hold.Wait() // it fails because the process was killed
 
-	// A file that is on its way from one process to another is no process's.
+	// A descriptor in transit between two processes belongs to neither of them.
 	f, err := os.Create(filepath.Join(dir, "file"))
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestOutwait(t *testing.T) {
 	}
 	release := func() {
 		for _, fd := range pair {
-			_ = unix.Close(fd) // what has not arrived goes with it
+			_ = unix.Close(fd) // this also closes descriptors that have not arrived
 		}
 	}
 	sent := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0)

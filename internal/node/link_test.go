@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What was sent arrives, with its descriptor, also when the sender is gone: that is
-// what makes a descriptor safe.
+// A message arrives with its descriptor even after the sender is gone. The restart of a
+// node relies on this to keep descriptors.
 func TestLink(t *testing.T) {
 	ours, child, err := newLink()
 	if err != nil {
@@ -66,7 +66,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A packet that is no message is an error, and not an end.
+// A packet that is not a message is an error, which differs from the end of the connection.
 func TestLinkRefuses(t *testing.T) {
 	ours, child, err := newLink()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"premix/internal/store/tree"
 )
 
-// What is read ahead of a bundle that arrives is a little more than what has come, each
-// block once, in the order of the spans, and in the end all of it.
+// While a bundle arrives, the reader reads slightly more ahead than has arrived: each block
+// once, in the order of the spans, and in the end all of them.
 func TestAhead(t *testing.T) {
 	b := tree.Bundle{Size: 4 << 20, Spans: []tree.Span{
 		{Inode: 7, Runs: []object.Run{{From: 0, To: 40}, {From: 50, To: 51}}},

@@ -25,7 +25,8 @@ import (
 	"premix/internal/testkit/cvmfsrepo"
 )
 
-// host serves repositories, of which one at a time answers. Nil means that no server does.
+// host serves several repositories at one address, one at a time. If now is nil, no server
+// answers.
 type host struct {
 	mu  sync.Mutex
 	now *cvmfsrepo.Published
@@ -127,17 +128,17 @@ func openedLive(t testing.TB, o LiveOptions) *Live {
 }
 
 // openShown opens a file of a mount that this process serves. os.Open adds the file to the
-// runtime's poller with epoll_ctl(2), which asks the mount, and in which the goroutine keeps its
-// processor: with few of them, none is left to answer.
+// runtime's poller with epoll_ctl(2), which sends a request to the mount while the
+// goroutine keeps its processor. With few processors, none is left to answer.
 func openShown(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return os.NewFile(uintptr(fd), path), nil // blocking, so without the poller
+	return os.NewFile(uintptr(fd), path), nil // blocking, and therefore without the poller
 }
 
-// readShown is os.ReadFile for such a file.
+// readShown reads a file as os.ReadFile does, but opens it with openShown.
 func readShown(path string) ([]byte, error) {
 	f, err := openShown(path)
 	if err != nil {
@@ -147,7 +148,7 @@ func readShown(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// shown mounts a Live for the length of a test.
+// shown mounts a Live, and unmounts it at the end of the test.
 func shown(t testing.TB, l *Live) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -172,7 +173,7 @@ func shown(t testing.TB, l *Live) string {
 	return mnt
 }
 
-// What is mounted is what was published: every name, byte and attribute.
+// A mount shows every name, byte and attribute that was published.
 func TestLive(t *testing.T) {
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160, cvmfsrepo.SHAKE128} {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
@@ -207,7 +208,7 @@ func TestLive(t *testing.T) {
 			}
 			readRandomly(t, mnt+"/nested/chunked", tree["/nested/chunked"].Content)
 		}
-		// All is in the cache now.
+		// All objects are now in the cache.
 		h.set(nil)
 		o, _ := liveOptions(t, id, c, h.url)
 		if _, err := OpenLive(context.Background(), o); err == nil {
@@ -232,8 +233,8 @@ func readRandomly(t *testing.T, path string, want []byte) {
 	}
 }
 
-// Only the catalogs of directories that are looked at are fetched, and a listing of their
-// parent is not a look.
+// Catalogs are fetched only for directories that are read. A listing of their parent does
+// not fetch them.
 func TestLiveOnDemand(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	p := cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
@@ -268,7 +269,7 @@ func TestLiveOnDemand(t *testing.T) {
 	}
 }
 
-// A large directory is read by pieces, from any cookie.
+// A large directory can be read in pieces, from any cookie.
 func TestLiveLargeDirectory(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Tree{"": {Mode: unix.S_IFDIR | 0o755}}
@@ -320,8 +321,8 @@ func until(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// A new revision appears within the TTL; open files keep their content; an older revision,
-// and another one with the same number, are refused.
+// A new revision appears within the TTL, and open files keep their content. An older
+// revision, and another one with the same number, are refused.
 func TestLiveFollows(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	id.TTL = 2
@@ -349,7 +350,7 @@ func TestLiveFollows(t *testing.T) {
 	h.set(second)
 	changed := time.Now()
 	until(t, "the second revision", func() bool { return read() == "the second, longer" })
-	if d := time.Since(changed); d > 10*time.Second { // 2 on an idle machine
+	if d := time.Since(changed); d > 10*time.Second { // it takes 2 on an idle machine
 		t.Errorf("after %v", d)
 	}
 	if _, err := os.Stat(mnt + "/nested/deeper/new6"); err != nil {
@@ -371,8 +372,8 @@ func TestLiveFollows(t *testing.T) {
 	}
 }
 
-// Without a server, what is in the cache is shown, while the whitelist holds; and a read
-// of something else fails.
+// Without a server, a mount shows the files in the cache as long as the whitelist is valid,
+// and other reads fail.
 func TestLiveOffline(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	h := newHost(t, cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 5))
@@ -425,7 +426,7 @@ func TestLiveOffline(t *testing.T) {
 	}
 }
 
-// Objects and catalogs that a server changed, truncated or exchanged are never shown.
+// Objects and catalogs that a server has changed, truncated or exchanged are never shown.
 func TestLiveLies(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Sample(false)
@@ -475,12 +476,12 @@ func TestLiveLies(t *testing.T) {
 			t.Errorf("%s: no event: %s", kind, ev.all())
 		}
 		h.set(good)
-		compare(t, facts(t, mnt), want) // a good server heals
+		compare(t, facts(t, mnt), want) // a good server repairs the mount
 	}
 }
 
-// A manifest, whitelist, certificate or root catalog of a later revision that is changed,
-// truncated or exchanged does not take the place of the revision that is shown.
+// If the manifest, whitelist, certificate or root catalog of a later revision is changed,
+// truncated or exchanged, the mount continues to show the current revision.
 func TestLiveLiesLater(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	id.TTL = 3600
@@ -505,7 +506,7 @@ func TestLiveLiesLater(t *testing.T) {
 			h.set(bad)
 			ev.clear()
 			l.mu.Lock()
-			l.said = "" // or an equal event is not logged again
+			l.said = "" // otherwise an equal event is not logged again
 			l.mu.Unlock()
 			l.refresh()
 			if n := l.Manifest().Revision; n != 5 || !ev.has(EventRefused, "") {
@@ -523,7 +524,7 @@ func TestLiveLiesLater(t *testing.T) {
 	}
 }
 
-// Documents that are kept for times without a server are verified again when they are used.
+// Documents that are kept for use without a server are verified again at each use.
 func TestLiveKeptDamaged(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	h := newHost(t, changedSample(t, id, 5, "the content"))
@@ -554,7 +555,7 @@ func TestLiveKeptDamaged(t *testing.T) {
 			o.Numbers += "x"
 			l, err := OpenLive(context.Background(), o)
 			if err == nil {
-				// A PEM file has bytes that do not count.
+				// Some bytes of a PEM file have no meaning.
 				if got := readAt(t, l, "/sub/plain", 0, 20); got != "the content" || i != 2 || what != "flipped" {
 					t.Errorf("%s %s: revision %d, %q", paths[i], what, l.Manifest().Revision, got)
 				}
@@ -597,8 +598,8 @@ func oneFact(mnt, p string) (string, error) {
 	return strings.Trim(fmt.Sprintf("%q", b), `"`), nil
 }
 
-// Objects that are damaged on the disk of the cache are fetched again, and without a
-// server are an error.
+// Damaged objects in the cache on disk are fetched again. Without a server, reads of them
+// fail.
 func TestLiveDamagedCache(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Sample(true)
@@ -620,7 +621,8 @@ func TestLiveDamagedCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In process: a second mount of the same content would read the page cache.
+		// The test reads without a mount, because a second mount of the same content would
+		// read the page cache.
 		read := func() map[string]string { return walkLive(t, l) }
 		for p, s := range read() {
 			if !strings.Contains(want[p], s) {
@@ -654,8 +656,8 @@ func TestLiveDamagedCache(t *testing.T) {
 	}
 }
 
-// walkLive reads all regular files of a Live. A read that fails is tried again: the
-// object or catalog has been removed from the cache then.
+// walkLive reads all regular files of a Live. It repeats a read that fails, because the
+// damaged object or catalog was then removed from the cache.
 func walkLive(t *testing.T, l *Live) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -705,7 +707,8 @@ func walkLive(t *testing.T, l *Live) map[string]string {
 	return all
 }
 
-// The origin dies in the middle of a read: EIO, and the read works when it is back.
+// If the origin dies in the middle of a read, the read fails with EIO, and it succeeds when
+// the origin is back.
 func TestLiveOriginDies(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	content := make([]byte, 3<<20)
@@ -744,7 +747,8 @@ func TestLiveOriginDies(t *testing.T) {
 	}
 }
 
-// With a small quota, and on a disk that is full, contents are right and the limits hold.
+// With a small quota, and on a full disk, contents are right and the cache keeps to its
+// limits.
 func TestLiveQuota(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Tree{"": {Mode: unix.S_IFDIR | 0o755}}
@@ -788,7 +792,7 @@ func TestLiveQuota(t *testing.T) {
 	}
 }
 
-// Another process has the same nodes.
+// Another process assigns the same node numbers.
 func TestLiveNodes(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	h := newHost(t, cvmfsrepo.Publish(t, cvmfsrepo.Sample(true), cvmfsrepo.SHA1, id, 5))

@@ -38,13 +38,13 @@ func crate(t *testing.T) string {
 	return client
 }
 
-// crateMount mounts a repository by the crate for the length of a test.
+// crateMount mounts a repository with the crate, and unmounts it at the end of the test.
 func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsrepo.Identity, server string) string {
 	t.Helper()
 	p.Mu.Lock()
-	// The other client reads only manifests whose own hash is SHA-1.
+	// The crate reads only manifests whose own hash is SHA-1.
 	p.Files[".cvmfspublished"] = resign(p.Files[".cvmfspublished"], id)
-	// It asks for these for a minute.
+	// The crate requests these files, and repeats that for a minute if they are missing.
 	for _, name := range []string{".cvmfs_last_snapshot", ".cvmfs_is_snapshotting"} {
 		p.Files[name] = []byte("Mon  1 Jan 00:00:00 UTC 2024")
 	}
@@ -81,9 +81,10 @@ func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsre
 	}
 }
 
-// TestOracle compares a copy with what another client of CVMFS shows of the same servers:
-// every byte and attribute that it knows, see forCrate. It gives SHAKE-128 another number
-// than the sources of CVMFS do.
+// TestOracle compares a copy with the files that another client of CVMFS shows of the same
+// servers. It compares all bytes and attributes that the other client supports, see
+// forCrate. SHAKE-128 is left out, because the other client gives it another number than
+// the sources of CVMFS do.
 func TestOracle(t *testing.T) {
 	client := crate(t)
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160} {
@@ -107,8 +108,8 @@ func scale() int {
 	return 2_500
 }
 
-// scaleTree returns a large tree: catalogs in catalogs, files of all sizes, in chunks, not
-// compressed, with several names, and odd names.
+// scaleTree returns a large tree with nested catalogs, files of all sizes, files in chunks,
+// uncompressed files, files with several names, and odd names.
 func scaleTree(names int) cvmfsrepo.Tree {
 	random := rand.New(rand.NewPCG(3, 4))
 	when := time.Unix(1_700_000_000, 0)
@@ -158,8 +159,8 @@ func scaleTree(names int) cvmfsrepo.Tree {
 	return tree
 }
 
-// A mount of a large repository has every name, byte and attribute that was published, and, as
-// far as the crate knows them, all that the crate shows.
+// A mount of a large repository shows every name, byte and attribute that was published,
+// and agrees with the crate as far as the crate supports them.
 func TestLiveScale(t *testing.T) {
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160, cvmfsrepo.SHAKE128} {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
@@ -190,9 +191,9 @@ func TestLiveScaleOracle(t *testing.T) {
 	}
 }
 
-// forCrate returns the part of a tree that the other client shows: it has no xattrs, hard links,
-// plain files, hidden entries, nanoseconds, variables of symbolic links, or names that are not
-// UTF-8.
+// forCrate removes from a tree everything that the other client does not support: xattrs,
+// hard links, uncompressed files, hidden entries, nanoseconds, variables in symbolic links,
+// and names that are not UTF-8.
 func forCrate(tree cvmfsrepo.Tree) cvmfsrepo.Tree {
 	for p, n := range tree {
 		if !utf8.ValidString(p) || n.Hidden || len(n.Xattrs) > 0 || strings.Contains(n.Target, "$") {

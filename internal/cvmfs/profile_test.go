@@ -44,7 +44,8 @@ func readAt(t testing.TB, l *Live, path string, off, n int64) string {
 	return string(b[:got])
 }
 
-// recordedBy returns the profile of a recorder, after its way through a file.
+// recordedBy returns the profile of a recorder after writing it to a file and reading it
+// again.
 func recordedBy(t testing.TB, r *Recorder) *Profile {
 	t.Helper()
 	b, err := r.Marshal()
@@ -62,8 +63,8 @@ func recordedBy(t testing.TB, r *Recorder) *Profile {
 	return p
 }
 
-// A recording has files and catalogs in order of their first touch, and parts of large files;
-// a second recorder continues it.
+// A recording contains files and catalogs in the order of their first use, and the used
+// parts of large files. A second recorder continues it.
 func TestRecord(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Sample(false)
@@ -122,7 +123,8 @@ func TestParseProfile(t *testing.T) {
 	}
 }
 
-// startTree has the files of a start: many small ones, in nested catalogs.
+// startTree returns a tree with the files of a program start: many small ones in nested
+// catalogs.
 func startTree(files int) (cvmfsrepo.Tree, []string) {
 	tree := cvmfsrepo.Tree{"": {Mode: unix.S_IFDIR | 0o755}}
 	dir := func(p string, nested bool) {
@@ -152,7 +154,8 @@ func profileOf(paths ...string) *Profile {
 	return p
 }
 
-// gate serves a repository, and holds each object until as many are wanted at the same time.
+// gate serves a repository. It holds requests for objects until as many as wanted wait at
+// the same time.
 type gate struct {
 	p *cvmfsrepo.Published
 
@@ -184,7 +187,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.p.ServeHTTP(w, r)
 }
 
-// asked returns the number of requests for objects, and forgets them.
+// asked returns the number of requests for objects, and resets it.
 func asked(p *cvmfsrepo.Published) (n int) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -197,8 +200,8 @@ func asked(p *cvmfsrepo.Published) (n int) {
 	return n
 }
 
-// A profile is fetched in its order, over many connections at once, before anything is read;
-// then reads need no server.
+// The files of a profile are fetched in its order, over many connections at once, before
+// they are read. After that, reads need no server.
 func TestPrefetch(t *testing.T) {
 	const files = 300
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
@@ -223,10 +226,10 @@ func TestPrefetch(t *testing.T) {
 	for i, name := range g.order {
 		shift += max(place[name]-i, i-place[name])
 	}
-	if shift /= files; shift > aheadObjects { // 100 without an order
+	if shift /= files; shift > aheadObjects { // it is about 100 without an order
 		t.Errorf("an object was asked for %d places before or after its turn", shift)
 	}
-	if n := asked(p); n != 300+1+1+4 { // with a nested catalog in every fifth of 20 directories
+	if n := asked(p); n != 300+1+1+4 { // every fifth of 20 directories has a nested catalog
 		t.Errorf("%d requests", n)
 	}
 	for path, n := range tree {
@@ -242,8 +245,8 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// A profile outlives its revision: names that are gone do no harm, and changed files of a new
-// revision are fetched before they are read. A mount of a directory fetches only what is in it.
+// A profile remains useful for a new revision: missing names do no harm, and changed files
+// are fetched before they are read. A mount of a directory fetches only files in it.
 func TestPrefetchOldProfile(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	id.TTL = 1
@@ -315,10 +318,10 @@ func TestPrefetchParts(t *testing.T) {
 	}
 }
 
-// someHash returns some hash.
+// someHash returns a hash that depends on b.
 func someHash(b byte) Hash { return Hash{algorithm: sha1Hash, digest: [digestSize]byte{b}} }
 
-// A read that misses the cache begins the prefetch again, from its file on.
+// A read that misses the cache starts the prefetch again from its file on.
 func TestPrefetchAfterMiss(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree, order := startTree(50)
@@ -349,7 +352,8 @@ func TestPrefetchAfterMiss(t *testing.T) {
 	}
 }
 
-// Without servers a prefetch stops after few tries, and wrong objects are not kept.
+// Without a working server, a prefetch stops after a few requests, and wrong objects are
+// not kept.
 func TestPrefetchFails(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree, order := startTree(200)

@@ -30,7 +30,7 @@ func options(t testing.TB, id *cvmfsrepo.Identity, servers ...string) Options {
 	return Options{Name: cvmfsrepo.Name, Servers: servers, Keys: []string{id.Public}, Temp: t.TempDir()}
 }
 
-// mirrored opens a repository and copies a directory of it.
+// mirrored opens a repository and copies one of its directories.
 func mirrored(t testing.TB, o Options, dir string) (string, error) {
 	t.Helper()
 	r, err := Open(context.Background(), o)
@@ -111,7 +111,7 @@ func facts(t testing.TB, dir string) map[string]string {
 	return all
 }
 
-// wanted describes a tree as facts does, from what was to be published.
+// wanted describes a tree as facts does, from the nodes to publish.
 func wanted(tree cvmfsrepo.Tree, top string) map[string]string {
 	all := map[string]string{}
 	first := map[int64]string{}
@@ -185,7 +185,7 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// Catalogs that are not needed are not fetched.
+// Catalogs outside of the copied directory are not fetched.
 func TestCatalogsOnDemand(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	p := cvmfsrepo.Publish(t, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)
@@ -211,7 +211,7 @@ func kindOf(err error) (Kind, bool) {
 	return e.Kind, true
 }
 
-// Whatever a server changes, cuts off, exchanges or repeats, no wrong byte is believed.
+// Whatever a server changes, cuts off, exchanges or repeats, no wrong byte is accepted.
 func TestLies(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Sample(false)
@@ -242,7 +242,7 @@ func TestLies(t *testing.T) {
 			kind, known := kindOf(err)
 			switch {
 			case err == nil:
-				compare(t, facts(t, got), want) // it was not used
+				compare(t, facts(t, got), want) // the changed file was not used
 			case !known || kind != Trust || exit.Of(err) != exit.Trust:
 				t.Errorf("%s %s: %v", name, what, err)
 			default:
@@ -296,7 +296,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// resign puts the signature of another key below a manifest.
+// resign returns the manifest with SHA-1 as its own hash and a new signature.
 func resign(b []byte, id *cvmfsrepo.Identity) []byte {
 	text, _, _ := bytes.Cut(b, []byte("--\n"))
 	fields := map[byte]string{}
@@ -343,7 +343,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Servers and proxies that fail or lie are passed over.
+// Servers and proxies that fail or return wrong content are passed over.
 func TestFailOver(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	tree := cvmfsrepo.Sample(false)
@@ -430,8 +430,8 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// Servers are used in the order that one of them answers; without a proper answer in the given
-// order.
+// Servers are used in the order that the geo API of one of them returns. Without a valid
+// answer, they are used in the given order.
 func TestGeoAPI(t *testing.T) {
 	id := cvmfsrepo.NewIdentity(t, 0, 1)
 	for answer, want := range map[string]string{
@@ -473,8 +473,8 @@ func TestGeoAPI(t *testing.T) {
 	}
 }
 
-// The time between two requests for the manifest, and the time for which the kernel keeps names,
-// are together at most the TTL.
+// The time between two requests for the manifest and the time for which the kernel caches
+// names add up to at most the TTL.
 func TestTTL(t *testing.T) {
 	for ttl := leastTTL; ttl < 100*24*time.Hour; ttl = ttl*3/2 + 1 {
 		l := &Live{}
@@ -516,7 +516,7 @@ func TestReadConfig(t *testing.T) {
 	if want := "[http://s1.example.org/cvmfs/lab.example.org http://s2.example.org/opt/lab] [[http://lab:1 http://lab:2] [DIRECT]] [/etc/cvmfs/keys] true [lab.example.org.profile lab.example.org.start.profile]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	// Without a key, the keys of the domain, or else all.
+	// Without a key in the options, the keys of the domain are used, or else all keys.
 	other := t.TempDir()
 	for _, want := range []string{"", "keys", "keys/example.org"} {
 		if want != "" {
@@ -576,7 +576,8 @@ func FuzzXattrs(f *testing.F) {
 	})
 }
 
-// Whatever is in a catalog, reading it ends, and entries have legal names and values.
+// FuzzCatalog checks that every catalog can be read to its end, and that entries have legal
+// names and values.
 func FuzzCatalog(f *testing.F) {
 	id := cvmfsrepo.NewIdentity(f, 0, 1)
 	p := cvmfsrepo.Publish(f, cvmfsrepo.Sample(false), cvmfsrepo.SHA1, id, 1)

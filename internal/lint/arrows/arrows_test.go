@@ -22,11 +22,11 @@ const module = "premix"
 // layer is one line of the table.
 type layer struct {
 	imports []string // packages that it may import
-	modules []string // modules other than the standard library that it may import
+	modules []string // modules that it may import in addition to the standard library
 }
 
-// The layers, from the command line down. Tests of a package are held to the same
-// line, and may use testModules besides.
+// layers lists the packages from the command line down. The tests of a package must keep to
+// the same line, and may also import testModules.
 var layers = map[string]layer{
 	"watch": {},
 	"watch/series": {
@@ -351,7 +351,7 @@ var layers = map[string]layer{
 		imports: []string{"kit/beneath", "kit/owner"},
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
-	// Written for the tests: they mount.
+	// The module is for the tests, which mount images.
 	"store/erofs": {
 		imports: []string{"kit/exit"},
 		modules: []string{"golang.org/x/sys"},
@@ -468,27 +468,28 @@ var layers = map[string]layer{
 	},
 }
 
-// ground are the packages that every package may import. They import one another and the
-// standard library alone.
+// ground lists the packages that every package may import. They import only one another and
+// the standard library.
 var ground = []string{"kit/exit", "kit/hostlist", "kit/lines", "kit/lock", "kit/mountinfo", "kit/proc", "kit/quantile", "kit/regex", "kit/units"}
 
-// testPackages are for tests, and some for benchmarks too.
+// testPackages lists packages for tests, of which benchmarks use some too.
 var testPackages = []string{"testkit/cvmfsrepo", "testkit/testtree", "testkit/browser", "testkit/faulty", "testkit/kubetest", "testkit/ports", "testkit/shortdir", "testkit/slurmtest", "kit/unmount", "testkit/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive
 	"github.com/google/go-containerregistry", // registry
 	"github.com/hanwen/go-fuse",              // posixtest
-	"github.com/parquet-go/parquet-go",       // what others read of a table
+	"github.com/parquet-go/parquet-go",       // reads tables as other programs do
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",
-	"k8s.io/api", // what internal/testkit/kubetest is asked about
+	"k8s.io/api", // the types of requests to internal/testkit/kubetest
 	"k8s.io/apimachinery",
 	"k8s.io/client-go",
 }
 
-// listed is what `go list -json` tells of a package, as far as it is used here.
+// listed contains the fields of a package in the output of `go list -json` that are used
+// here.
 type listed struct {
 	ImportPath   string
 	Dir          string
@@ -535,7 +536,7 @@ func short(path string) string {
 	return strings.TrimPrefix(name, "internal/")
 }
 
-// permits returns nil where the package may import path.
+// permits returns nil if the package may import path.
 func (r layer) permits(path string, more []string) error {
 	if name := short(path); name != path {
 		if !slices.Contains(r.imports, name) && !slices.Contains(ground, name) {
@@ -554,7 +555,7 @@ func (r layer) permits(path string, more []string) error {
 	return nil
 }
 
-// The table itself must have no way back up.
+// The table must not have a cycle.
 func TestTableHasNoCycle(t *testing.T) {
 	const (
 		entered = 1
@@ -662,10 +663,10 @@ func TestNothingRunsInInit(t *testing.T) {
 	}
 }
 
-// TestOneHome refuses what one package does for all others.
+// TestOneHome refuses code for a purpose that another package already serves.
 func TestOneHome(t *testing.T) {
 	habits := []struct {
-		text  string   // of a line
+		text  string   // part of a line of code
 		homes []string // packages, and directories with a slash at the end
 		use   string
 	}{
@@ -682,12 +683,12 @@ func TestOneHome(t *testing.T) {
 		{"unix.FcntlFlock(", []string{"engine/queue"}, "kit/lock, or TakeLock of internal/engine/queue"},
 		{"self/mountinfo", []string{"kit/mountinfo", "watch/collect", "engine/local"}, "kit/mountinfo"}, // these read a root that tests give
 		{"func quantile(", nil, "kit/quantile"},
-		{"func median(", []string{"bench/"}, "kit/quantile"},                                                      // of a field of results
+		{"func median(", []string{"bench/"}, "kit/quantile"},                                                      // the median of a field of results
 		{"unix.Renameat", []string{"kit/beneath", "files/policy", "files/tiers"}, "Move of internal/kit/beneath"}, // these move the files of users
 		{"--ground: #", nil, "kit/htmlpage"},
 		{"<!doctype html>", []string{"kit/htmlpage", "kit/outputs", "testkit/browser"}, "New of internal/kit/htmlpage"},
 		{"os.Rename(", []string{"kit/beneath", "bench/"}, "Move, Write or Replace of internal/kit/beneath"},
-		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture", "cvmfs", "testkit/cvmfsrepo"}, "Write or Create of internal/kit/beneath"}, // these give the file no other name
+		{"os.CreateTemp(", []string{"kit/owner", "image/bundle", "transfer/capture", "cvmfs", "testkit/cvmfsrepo"}, "Write or Create of internal/kit/beneath"}, // these never rename the file
 	}
 	for _, p := range packages(t) {
 		name := short(p.ImportPath)
@@ -729,9 +730,9 @@ func packages(t *testing.T) []listed {
 	if len(list) == 0 {
 		t.Fatal("go list found no package")
 	}
-	// The go command caches a test's success by what the test itself read, and
-	// knows nothing of what go list saw: reading the directories here makes a
-	// new file or a new package a reason to run again.
+	// The go command caches the result of a test by the files that the test itself read,
+	// and does not know the files that go list read. The test therefore reads the
+	// directories, so that it runs again after a file or a package was added.
 	for _, p := range list {
 		for _, dir := range []string{p.Dir, filepath.Dir(p.Dir)} {
 			if _, err := os.ReadDir(dir); err != nil {

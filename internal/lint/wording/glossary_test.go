@@ -17,19 +17,19 @@ import (
 // has its usual meaning in the field. A new use of a word elsewhere fails the test; a new
 // use in one of these places does not.
 var usual = map[string][]string{
-	// Of ssh, of slurmctld, of HTTP.
+	// Programs of ssh, slurmctld and HTTP.
 	"agent": {"internal/transfer/peer", "internal/watch/collect", "internal/store/origin", "internal/store/server"},
-	// Of OCI.
+	// Parts of OCI images.
 	"artifact": {"docs/origins.md", "internal/store/origin"},
 	"blob":     {"bench/containers", "bench/store", "CHANGELOG.md", "internal/image/source.go", "internal/image/layout.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
-	// To reach a peer or a batch system.
+	// Connections to a peer or to a batch system.
 	"attempt": {"internal/engine/pilot/reach.go", "internal/transfer/stream", "docs/transfer.md"},
-	// Of CRIU.
+	// Images of CRIU.
 	"checkpoint": {"bench/hotstart"},
-	// Of Nextflow and Snakemake.
+	// Words of Nextflow and Snakemake.
 	"executor": {"CHANGELOG.md", "bench/tasks", "dist", "docs", "examples"},
 	"workflow": {"CHANGELOG.md", "SECURITY.md", "bench/tasks", "cmd/premix", "docs", "examples", "internal/engine/shim", "internal/hotstart/calls", "internal/replay/trace"},
-	// Of files.
+	// Extents of files.
 	"extent": {"docs/cache.md", "internal/engine/queue/see.go", "internal/engine/queue/recipe.go", "internal/hotstart", "internal/store/cache", "internal/store/erofs", "internal/store/publish.go"},
 	// Of Slurm and Kubernetes, of the traces of a replay, of the users of the BLAST service.
 	"job": {
@@ -39,11 +39,11 @@ var usual = map[string][]string{
 		"cmd/premix/blast_serve.go", "cmd/premix/engine.go", "cmd/premix/replay.go", "cmd/premix/replay_generate.go", "cmd/premix/run.go", "cmd/premix/slurm_shim.go", "cmd/premix/task_run.go", "cmd/premix/task_submit.go", "cmd/premix/task_why.go", "cmd/premix/task_work.go",
 		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/fakebatch", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect",
 	},
-	// By Slurm.
+	// Starts by Slurm.
 	"launch": {"docs/slurm.md", "internal/engine/slurm"},
-	// Of objects, in directories; of a search, the fragments that one task searches.
+	// Directories of objects, and the fragments that one task of a search reads.
 	"shard": {"internal/store", "internal/blast/search", "cmd/premix/blast_shard.go"},
-	// Of files, before they are renamed.
+	// Files before they are renamed.
 	"stage": {"CHANGELOG.md", "docs/transfer.md", "internal/image/bundle", "internal/kit/beneath", "internal/transfer"},
 }
 
@@ -51,8 +51,9 @@ var usual = map[string][]string{
 // programs have too.
 var foreign = regexp.MustCompile(`\(?https?://[^ )]*\)?|--jobs\b|\bjobs=|` + "`jobs`")
 
-// TestGlossary reads the table of words in docs/design.md. The words of its last column
-// stand in no identifier, comment, message or document, except where usual permits them.
+// TestGlossary reads the table of words in docs/design.md. It checks that no identifier,
+// comment, message or document contains a word of the last column, except where usual
+// permits it.
 func TestGlossary(t *testing.T) {
 	root := os.DirFS("../../..")
 	words := forbidden(t, root)
@@ -156,7 +157,7 @@ func forbidden(t *testing.T, root fs.FS) map[string]*regexp.Regexp {
 	return words
 }
 
-// hump is a place at which an identifier has a new word.
+// hump matches the place in an identifier at which a new word begins.
 var hump = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // identifiers returns the names that a Go file declares, with spaces between their words.
@@ -192,7 +193,7 @@ func identifiers(name string, text []byte) (all []line, err error) {
 	return all, nil
 }
 
-// TestIdentifiers has a declaration of each kind.
+// TestIdentifiers parses a declaration of each kind.
 func TestIdentifiers(t *testing.T) {
 	ids, err := identifiers("x.go", []byte("package x\n\ntype myJob struct{ jobID int }\n\nvar oneJob = 1\n\nfunc doJob(job int) { last := job; _ = last }\n"))
 	if err != nil {

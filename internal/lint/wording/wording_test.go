@@ -20,7 +20,7 @@ import (
 type habit struct {
 	name    string
 	pattern string
-	rate    float64 // how often it may stand in 1,000 lines
+	rate    float64 // how often it may occur in 1,000 lines
 }
 
 // habits have twice the highest rate of eight well-kept projects: age, restic,
@@ -36,14 +36,15 @@ var habits = []habit{
 	{"way out", `\bway out\b`, 0.2},
 }
 
-// existential is removed from messages before "is no" is counted: "there is no task 9" is the
-// plain form of an error. Comments and documents are counted as they are in the other projects.
+// existential matches the plain form of an error about a missing thing. It is removed from
+// messages before habits are counted. Comments and documents are counted as they are, as in
+// the other projects.
 var existential = regexp.MustCompile(`\b[Tt]here (is|are|was) no`)
 
 // unreadPages are documents that are not checked: CONTRIBUTING.md quotes the habits.
 var unreadPages = []string{"CONTRIBUTING.md"}
 
-// line is a line of text, and the file that it stands in.
+// line is a line of text and the file that contains it.
 type line struct{ file, text string }
 
 // TestWording counts habits in comments, in messages, and in documents.
@@ -99,7 +100,7 @@ func TestWording(t *testing.T) {
 	}
 }
 
-// check counts a habit, and lists where it stands if that is too often.
+// check counts a habit, and lists its places if there are too many.
 func check(t *testing.T, kind string, all []line, h habit) {
 	t.Helper()
 	pattern := regexp.MustCompile(h.pattern)
@@ -116,15 +117,15 @@ func check(t *testing.T, kind string, all []line, h habit) {
 		}
 	}
 	t.Logf("%s, %s: %d in %d lines", kind, h.name, n, len(all))
-	const always = 3 // so many are allowed in a text of a few lines, too
+	const always = 3 // this number is allowed even in a text of a few lines
 	if n > always+int(h.rate*float64(len(all))/1000) {
 		t.Errorf("%s, %s: %d in %d lines, where %d and %.1f per 1,000 lines are allowed (CONTRIBUTING.md, How it reads):\n%s",
 			kind, h.name, n, len(all), always, h.rate, strings.Join(found, "\n"))
 	}
 }
 
-// read returns the lines of a Go file's comments, and those of the texts in it that are
-// made of words.
+// read returns the lines of the comments in a Go file, and the lines of its strings that
+// consist of words.
 func read(name string, text []byte) (comments, messages []line, err error) {
 	if bytes.Contains(text[:min(600, len(text))], []byte("DO NOT EDIT")) {
 		return nil, nil, nil
@@ -157,7 +158,7 @@ func lines(file, text string) (all []line) {
 	return all
 }
 
-// TestRead has a file with each kind of text.
+// TestRead parses a file with each kind of text.
 func TestRead(t *testing.T) {
 	comments, messages, err := read("x.go", []byte("// Package x does a thing.\npackage x\n\n//go:noinline\nfunc f() { g(`two lines\nof a text`, \"word\") } // behind\n"))
 	if err != nil || len(comments) != 2 || len(messages) != 2 {

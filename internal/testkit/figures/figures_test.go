@@ -19,7 +19,7 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// Figures of several runs are lines of one file.
+// The figures of several runs are appended to one file, a line each.
 func TestResults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.jsonl")
 	var human bytes.Buffer

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Job with indexes runs on real controllers and the stand-in: every pod gets its
-// index, one that fails is tried again, and the API server may be killed meanwhile.
+// A Job with indexes runs on the real controllers and the fake kubelet. Every pod gets its
+// index, a pod that fails is tried again, and the API server may be killed during the run.
 func TestBox(t *testing.T) {
 	if missing := Missing(); missing != "" {
 		t.Skip(missing)
@@ -67,14 +67,15 @@ func TestBox(t *testing.T) {
 			}
 		}
 	}
-	fifth := func() string { text, _ := os.ReadFile(filepath.Join(dir, "5")); return string(text) } // there may be none yet
+	fifth := func() string { text, _ := os.ReadFile(filepath.Join(dir, "5")); return string(text) } // the file may not exist yet
 	wait("all but one", func() bool { return read().Status.Succeeded == n-1 })
 	wait("the last one", func() bool { return fifth() == "x\n" })
 	b.Kill(APIServer)
 	if err := b.Start(ctx, APIServer); err != nil {
 		t.Fatal(err)
 	}
-	// The last one runs still, and is deleted in order; its Job makes another.
+	// The last pod still runs. It is deleted in an orderly way, and its Job creates another
+	// one.
 	running := k.Running()
 	if len(running) != 1 {
 		t.Fatalf("pods %v run", running)

@@ -33,7 +33,7 @@ func newLink(t *testing.T, o Options) *Link {
 	return l
 }
 
-// udp makes a socket on each host.
+// udp opens a socket on each host.
 func udp(t *testing.T, l *Link) (a, b *net.UDPConn) {
 	t.Helper()
 	for _, end := range []struct {
@@ -54,8 +54,8 @@ func udp(t *testing.T, l *Link) (a, b *net.UDPConn) {
 	return a, b
 }
 
-// A transfer arrives as it was sent, takes at least what rate and delay make
-// it take, and is counted.
+// A transfer arrives unchanged, takes at least the time that rate and delay imply, and is
+// counted.
 func TestTransfer(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -101,7 +101,7 @@ func TestTransfer(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%d bytes arrived, %d were sent, or they differ", len(got), len(want))
 			}
-			// Connect, then one way for the data.
+			// The connection takes a round trip, and the data one delay.
 			least := 3 * c.o.Delay
 			if c.o.Rate > 0 {
 				least += time.Duration(float64(8*len(want)) / float64(c.o.Rate) * 1e9)
@@ -127,7 +127,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// An answer takes at least two delays.
+// An answer takes at least twice the delay.
 func TestDelay(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	a, b := udp(t, newLink(t, Options{Delay: delay}))
@@ -156,11 +156,11 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// inbox counts what comes to a socket while it is sent: the socket's own buffer is
-// finite.
+// inbox counts the packets that a socket receives while others are sent, because the buffer
+// of the socket is limited.
 type inbox struct {
 	n   atomic.Int64
-	err chan error // of the last read
+	err chan error // error of the last read
 }
 
 func receive(c *net.UDPConn) *inbox {
@@ -178,13 +178,14 @@ func receive(c *net.UDPConn) *inbox {
 	return in
 }
 
-// come waits until as many packets have come as the link says that it let through.
+// come waits until the socket has received as many packets as the link reports that it let
+// through.
 func (in *inbox) come(t *testing.T, l *Link) {
 	t.Helper()
 	waitFor(t, "what the link let through", func() bool { ab, _ := l.Counters(); return in.n.Load() >= ab.Packets })
 }
 
-// all waits until all have come, and then for one that should not be there.
+// all waits for all packets, and then checks that no further one comes.
 func (in *inbox) all(t *testing.T, c *net.UDPConn, l *Link) int {
 	t.Helper()
 	in.come(t, l)
@@ -222,7 +223,7 @@ func TestLoss(t *testing.T) {
 		if _, err := a.WriteTo(make([]byte, 100), b.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
-		if i%100 == 99 { // queues are finite: the device's own, and the socket's
+		if i%100 == 99 { // the queues of the device and the socket are limited
 			taken(t, l, i+1)
 			in.come(t, l)
 		}
@@ -232,20 +233,21 @@ func TestLoss(t *testing.T) {
 	if int(ab.Packets) != got || int(ab.Lost+ab.Packets) != sent {
 		t.Errorf("%d of %d packets arrived, counted as %+v", got, sent, ab)
 	}
-	// Six standard deviations, and the seed is fixed.
+	// The limits are six standard deviations wide, and the seed is fixed.
 	if ab.Lost < 750 || ab.Lost > 1050 {
 		t.Errorf("%d of %d packets were lost with a loss of 0.3", ab.Lost, sent)
 	}
 }
 
-// A queue holds what its time allows, and drops the rest.
+// A queue holds as many packets as its time allows, and drops the rest.
 func TestDropTail(t *testing.T) {
-	// 1,000 bytes and headers are about 8.5 ms at 1 Mbit/s: 100 ms hold a dozen.
+	// 1,000 bytes and headers take about 8.5 ms at 1 Mbit/s, so 100 ms hold a dozen
+	// packets.
 	l := newLink(t, Options{Rate: 1e6, Queue: 100 * time.Millisecond})
 	a, b := udp(t, l)
 	in := receive(b)
 	sent := 0
-	for range 100 { // once is enough, where nobody keeps this process from sending
+	for range 100 { // one round is enough unless this process is slow to send
 		for range 50 {
 			if _, err := a.WriteTo(make([]byte, 1000), b.LocalAddr()); err != nil {
 				t.Fatal(err)
@@ -267,7 +269,8 @@ func TestDropTail(t *testing.T) {
 	}
 }
 
-// A link that is cut after some bytes carries these and no more, whoever is slow to look.
+// A link that is cut after some bytes carries these bytes and no more, even if the test
+// reads late.
 func TestCutAfter(t *testing.T) {
 	l := newLink(t, Options{})
 	a, b := udp(t, l)
@@ -316,7 +319,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// Close ends everything, also with frames under way, and twice.
+// Close ends everything, even while frames are on their way, and can be called twice.
 func TestClose(t *testing.T) {
 	before := descriptors(t)
 	l := newLink(t, Options{Rate: 1e6, Delay: 50 * time.Millisecond})
@@ -338,7 +341,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// descriptors counts those of network namespaces and TAP devices.
+// descriptors counts the descriptors of network namespaces and TAP devices.
 func descriptors(t *testing.T) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -376,7 +379,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// tcpFrame is an IPv4 frame with a virtio_net_hdr.
+// tcpFrame returns an IPv4 frame with a virtio_net_hdr.
 func tcpFrame(kind byte, segment uint16, ipOptions, tcpOptions, payload int) []byte {
 	b := make([]byte, vnetHeader+ethernet+20+ipOptions+20+tcpOptions+payload)
 	b[1] = kind

@@ -18,7 +18,8 @@ func TestFree(t *testing.T) {
 		}
 		seen[port] = true
 	}
-	// They can be listened on; one that somebody has is none.
+	// The test can listen on a returned port. Outgoing connections use higher ports, so they
+	// do not take one.
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", list[0]))
 	if err != nil {
 		t.Fatal(err)

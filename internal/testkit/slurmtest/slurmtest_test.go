@@ -31,7 +31,7 @@ func TestBox(t *testing.T) {
 	if _, err := b.Run("sbatch", "--wrap", "true", "-o", b.Dir+"/out"); err != nil {
 		t.Error(err)
 	}
-	// slurmctld tells slurmdbd of it later. What it has not told yet dies with it.
+	// slurmctld sends the record to slurmdbd later, and loses it if it is killed before.
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out, err := b.Run("sacct", "-n", "-X", "-P", "-S", "now-1day", "-o", "State") // it may be just past midnight
 		if err == nil && strings.Contains(out, "COMPLETED") {

@@ -37,7 +37,7 @@ func TestBuildIsTheSameEveryTime(t *testing.T) {
 	}
 }
 
-// cp(1) copies everything exactly, and is nobody's own work here.
+// cp(1) copies everything exactly, and is independent of this package.
 func TestCompareAgreesWithCp(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 6} {
 		a, b := build(t, n), t.TempDir()

@@ -27,7 +27,7 @@ func testLab(t *testing.T) *Lab {
 	return l
 }
 
-// What fails half way is made again; what is there is kept.
+// Once repeats work that has failed, and keeps finished results.
 func TestOnce(t *testing.T) {
 	l := testLab(t)
 	made := 0
@@ -55,7 +55,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// The origin serves files and blobs, and counts.
+// The origin serves files and blobs, and counts requests.
 func TestOrigin(t *testing.T) {
 	l := testLab(t)
 	for name, content := range map[string]string{"served/pull/layer": "0123456789", "served/bench/blobs/sha256:ab": "abcdefghij", "served/bench/manifests/x": "{}"} {
@@ -107,7 +107,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// One lab is one benchmark's.
+// Only one benchmark at a time can use a lab.
 func TestLock(t *testing.T) {
 	l := testLab(t)
 	if _, err := Open(l.Dir); err == nil {
@@ -115,8 +115,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A layer's archive says what overlayfs keeps: whiteouts, opaque directories, hard
-// links, extended attributes.
+// The archive of a layer contains everything that overlayfs represents: whiteouts, opaque
+// directories, hard links and extended attributes.
 func TestWriteLayer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("overlayfs' own attributes need root")
@@ -169,7 +169,7 @@ func TestWriteLayer(t *testing.T) {
 	}
 }
 
-// What is mounted below a directory is unmounted, and nothing else.
+// UnmountBelow unmounts the mounts below a directory, and no other mounts.
 func TestUnmountBelow(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
@@ -198,7 +198,7 @@ func TestUnmountBelow(t *testing.T) {
 	if err := UnmountBelow(filepath.Join(top, "a")); err != nil {
 		t.Error(err)
 	}
-	if n := mounts(); n != 2 { // on a itself, and ab
+	if n := mounts(); n != 2 { // the mounts on a itself and on ab
 		t.Errorf("%d mounts are left, want 2", n)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// The library of RO-Crate reads the description of a run, and each digest in it is the one
-// that Python computes. A sample that changed after its run, and an output that did, have
-// none.
+// The Python library of RO-Crate can read the description of a run, and each digest in it
+// is equal to the digest that Python computes. A sample or an output that has changed after
+// the run has no digest.
 func TestCrate(t *testing.T) {
 	s := newScene(t)
 	s.ecosystem("python")
@@ -64,7 +64,7 @@ assert set(checked) & {"sh", "dash"}
 
 	s.write("data/words", "B\n")
 	if err := os.Chtimes(s.path("data/words"), time.Unix(0, 0), time.Unix(0, 0)); err != nil {
-		t.Fatal(err) // a time that is set back hides nothing
+		t.Fatal(err) // a time that is set back does not hide the change
 	}
 	s.write("run/B.out", "B\nC\n")
 	s.must("premix", "report", "run", "--ro-crate")
@@ -72,7 +72,7 @@ assert set(checked) & {"sh", "dash"}
 		t.Errorf("after a change the description has\n%s\nwant\n%s", got, want)
 	}
 
-	// It replaces a description of its own, and no other.
+	// A report replaces its own description, and no other file.
 	s.write("run/ro-crate-metadata.json", `{"@graph": []}`)
 	if out, err := s.run("premix", "report", "run", "--ro-crate"); err == nil || !strings.Contains(out, "is not a description of a run that premix wrote") {
 		t.Errorf("a description of others is replaced: %v, %s", err, out)

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// dropinGenome writes a genome: that of yeast, or a random one of 1 Mb.
+// dropinGenome writes a genome: the genome of yeast, or a random one of 1 Mb.
 func (s *scene) dropinGenome() string {
 	s.t.Helper()
 	if data := os.Getenv("PREMIX_TESTDATA"); data != "" {
@@ -70,8 +70,8 @@ func (s *scene) files(dir string) map[string]string {
 	return all
 }
 
-// Pipelines give the same outputs with and without premix's links before PATH, and tools
-// that have a snapshot start hot.
+// Pipelines give the same outputs with and without premix's links in front of PATH, and
+// tools with a snapshot start hot.
 func TestDropIn(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("hot starts need x86-64")
@@ -96,7 +96,7 @@ func testDropIn(t *testing.T, s *scene) {
 	genome := s.dropinGenome()
 	tools, runs := []string{"bowtie2", "hisat2", "kallisto"}, 2
 	if soak {
-		tools, runs = nil, 3 // all
+		tools, runs = nil, 3 // all tools
 	}
 	s.must(filepath.Join(example, "prepare.sh"), append([]string{genome, s.dir}, tools...)...)
 	s.must("mkdir", "reads", "user")
@@ -108,9 +108,9 @@ func testDropIn(t *testing.T, s *scene) {
 
 	for _, m := range []struct {
 		name    string
-		needs   []string // of ref
+		needs   []string // files in the directory ref
 		command func(out string) []string
-		hot     func(shims string) (env, args []string) // settings of the manager, in the place of shims before PATH
+		hot     func(shims string) (env, args []string) // settings of the manager; nil if it uses the shims in front of PATH
 	}{
 		{"nextflow", nil, func(out string) []string {
 			var list []string
@@ -148,20 +148,20 @@ func testDropIn(t *testing.T, s *scene) {
 					t.Skipf("%s is missing: its tool is not installed", file)
 				}
 			}
-			// Paths are as long in all runs, since the outputs have them.
+			// The paths have the same length in all runs, because the outputs contain them.
 			out := func(n int) string { return fmt.Sprintf("out-%s-%d", m.name, n) }
 			var env, settings []string
 			run := func(n int) map[string]string {
 				t.Helper()
 				args := append(append(append([]string{"env"}, env...), m.command(out(n))...), settings...)
 				s.must(args[0], args[1:]...)
-				// What runs beside calls ends before the next run.
+				// Background processes of the calls end before the next run.
 				var left []string
 				if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
 					t.Fatalf("processes are left: %q", left)
 				}
 				files := s.files(out(n))
-				for name, text := range files { // the directory is in the command line that tools print
+				for name, text := range files { // tools print their command lines, which contain the directory
 					files[name] = strings.ReplaceAll(text, out(n), "out")
 				}
 				return files
@@ -177,7 +177,7 @@ func testDropIn(t *testing.T, s *scene) {
 			}
 			before := starts(s.nodeReport())
 			var traced toolStarts
-			// One snapshot is prepared at a time, beside calls that start cold.
+			// Snapshots are prepared one at a time, while calls start cold.
 			for n := 1; n <= runs || len(s.unused()) > 0 && n < 8; n++ {
 				got := run(n)
 				if len(got) != len(want) {
@@ -210,7 +210,7 @@ func testDropIn(t *testing.T, s *scene) {
 	}
 }
 
-// toolStarts are the starts of a tool in the report on a node.
+// toolStarts counts the starts of a tool in the report on a node.
 type toolStarts struct {
 	Tool      string
 	Hot, Cold int
@@ -226,7 +226,7 @@ func (s *scene) nodeReport() []toolStarts {
 	return report.Tools
 }
 
-// starts returns the sums of a report.
+// starts returns the sums over a report.
 func starts(report []toolStarts) (sum toolStarts) {
 	for _, r := range report {
 		sum.Hot, sum.Cold = sum.Hot+r.Hot, sum.Cold+r.Cold
@@ -251,7 +251,7 @@ func (s *scene) addTrace(sum *toolStarts, trace string) {
 	}
 }
 
-// unused returns the tools that have a snapshot, and have not started hot.
+// unused returns the tools that have a snapshot, but have not started hot.
 func (s *scene) unused() []string {
 	s.t.Helper()
 	hot := map[string]int{}

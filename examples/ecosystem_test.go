@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// managers are workflow managers with a small workflow each: ok, one that has a task
-// fail, and one that is not going to end.
+// managers are workflow managers with three small workflows each: ok succeeds, bad has a
+// task that fails, and long does not end.
 var managers = []struct {
 	name  string
 	files map[string]string
@@ -25,9 +25,8 @@ var managers = []struct {
 	}, []string{"snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "1"}},
 }
 
-// Workflow managers as they are run through the programs of a shim directory: results
-// are right, a failure is told, and a workflow that is interrupted leaves nothing
-// behind.
+// Workflow managers run through the programs of a shim directory. Results are right, a
+// failure is reported, and an interrupted workflow leaves nothing behind.
 func TestEcosystem(t *testing.T) {
 	for _, m := range managers {
 		t.Run(m.name, func(t *testing.T) {
@@ -60,7 +59,7 @@ func TestEcosystem(t *testing.T) {
 				if err := os.Remove(s.path("result")); err != nil {
 					t.Fatal(err)
 				}
-				// As one array: the first process has five tasks.
+				// With job arrays, the five tasks of the first process are one array.
 				args := in("ok")
 				args[len(args)-1] = "premix,premix_array"
 				s.must("sh", args...)
@@ -79,7 +78,8 @@ func TestEcosystem(t *testing.T) {
 				t.Errorf("sacct tells of the failure so: %q", got)
 			}
 
-			// A job that Nextflow is just submitting it does not cancel.
+			// Nextflow does not cancel a job during its submission, so the test waits until
+			// all are submitted.
 			s.interrupt(t, func() bool {
 				log, err := os.ReadFile(s.path("long/.nextflow.log"))
 				return m.name != "nextflow" || err == nil && strings.Count(string(log), "> jobId: ") == 4

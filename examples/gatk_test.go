@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// GATK calls variants where bcftools does. Each of its JVMs takes ten seconds and more to
-// start, so it is some regions of the 64.
+// GATK finds the variants that bcftools finds. Each of its JVMs takes ten seconds or more
+// to start, so the test uses only some of the 64 regions.
 func TestGATK(t *testing.T) {
 	if !soak {
 		t.Skip("each region takes a JVM: PREMIX_SOAK is not set")
@@ -36,7 +36,7 @@ func TestGATK(t *testing.T) {
 	}
 }
 
-// site is where a record of a VCF file is.
+// site returns the place of a record in a VCF file.
 func site(line string) string {
 	f := strings.SplitN(line, "\t", 3)
 	return strings.Join(f[:min(2, len(f))], ":")

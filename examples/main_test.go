@@ -18,10 +18,10 @@ import (
 // runLimit is how long one run may take before it counts as hanging.
 const runLimit = 15 * time.Minute
 
-// soak is for long runs.
+// soak selects long runs.
 var soak = os.Getenv("PREMIX_SOAK") != ""
 
-// binary is the real premix, built once, in a directory of its own.
+// binary is the path of the real premix, which is built once in its own directory.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(withBinary(m)) }
@@ -40,7 +40,7 @@ func withBinary(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
 		return 1
 	}
-	// A shim looks for premix beside it.
+	// A shim expects premix in its own directory.
 	build = exec.Command("go", "build", "-o", filepath.Join(dir, "premix-shim"), "premix/cmd/premix-shim")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
@@ -55,7 +55,7 @@ func withBinary(m *testing.M) int {
 	return code
 }
 
-// comes waits until something is so, and tells whether it was.
+// comes waits until is returns true, and reports whether it did.
 func comes(is func() bool) bool {
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -65,8 +65,8 @@ func comes(is func() bool) bool {
 	return true
 }
 
-// processes are those of this test's premix, once those that are ending have had time
-// to.
+// processes returns the processes of this test's premix that still run, after it has given
+// them time to end.
 func processes() (list []string) {
 	comes(func() bool {
 		list = nil
@@ -84,13 +84,13 @@ func processes() (list []string) {
 	return list
 }
 
-// scene is a directory in which an example is run.
+// scene is a directory in which a test runs an example.
 type scene struct {
 	t    *testing.T
 	dir  string
-	bin  []string // before PATH
-	mark string   // in the environment of all that is started
-	user bool     // its commands run as an ordinary user
+	bin  []string // directories in front of PATH
+	mark string   // part of the environment of every started process
+	user bool     // whether its commands run as an ordinary user
 }
 
 func newScene(t *testing.T) *scene {
@@ -107,7 +107,7 @@ func newUserScene(t *testing.T) *scene {
 	t.Helper()
 	s := newScene(t)
 	if os.Geteuid() != 0 {
-		return s // this user is one
+		return s // this user has no privileges
 	}
 	s.user = true
 	if err := errors.Join(os.Chown(s.dir, 65534, 65534), os.Chmod(filepath.Dir(s.dir), 0o755), os.Chmod(filepath.Dir(binary), 0o755)); err != nil {
@@ -151,10 +151,11 @@ func (s *scene) read(name string) string {
 	return string(text)
 }
 
-// command is one in the directory, with all that it starts in a group of its own.
+// command returns a command that runs in the directory, in its own process group with all
+// of its children.
 func (s *scene) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	path := strings.Join(append(s.bin, os.Getenv("PATH")), ":")
-	// By env, so that the name is looked for where the command will look.
+	// env looks up the name in the PATH of the command.
 	line := append([]string{"env", "PATH=" + path, name}, args...)
 	if s.user {
 		line = append([]string{"unshare", "-m", "sh", "-c", asUser, "sh", os.Getenv("HOME"), s.dir}, line...)
@@ -170,7 +171,7 @@ func (s *scene) command(ctx context.Context, name string, args ...string) *exec.
 	return cmd
 }
 
-// run runs a command and returns what it printed.
+// run runs a command and returns its output.
 func (s *scene) run(name string, args ...string) (string, error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
@@ -182,7 +183,7 @@ func (s *scene) run(name string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// must runs a command that succeeds.
+// must runs a command that has to succeed, and returns its output.
 func (s *scene) must(name string, args ...string) string {
 	s.t.Helper()
 	out, err := s.run(name, args...)
@@ -192,8 +193,8 @@ func (s *scene) must(name string, args ...string) string {
 	return out
 }
 
-// shim puts the programs of a shim directory before PATH. Its worker writes there until it
-// ends.
+// shim puts the programs of a shim directory in front of PATH. The worker of the shim
+// writes there until it ends.
 func (s *scene) shim() {
 	s.t.Helper()
 	s.t.Cleanup(func() {
@@ -205,7 +206,7 @@ func (s *scene) shim() {
 	s.bin = append([]string{strings.TrimSpace(s.must("premix", "slurm-shim", "--dir", s.path("shim"), "--idle", "2s"))}, s.bin...)
 }
 
-// marked are processes that the scene has started and that still run.
+// marked returns the processes of the scene that still run.
 func (s *scene) marked() (list []string) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -222,7 +223,7 @@ func (s *scene) marked() (list []string) {
 	return list
 }
 
-// ecosystem puts a workflow manager before PATH that scripts/setup.sh has installed,
+// ecosystem puts a workflow manager that scripts/setup.sh has installed in front of PATH,
 // or skips the test.
 func (s *scene) ecosystem(name string) {
 	s.t.Helper()
@@ -244,8 +245,8 @@ func (s *scene) ecosystem(name string) {
 	s.t.Skipf("%s is not here (%v): scripts/setup.sh ecosystem installs it", name, err)
 }
 
-// interrupt sends a workflow SIGINT as soon as its first task has made the file begun, and
-// what else is waited for has come. It must fail, and leave no process behind.
+// interrupt sends SIGINT to a workflow once its first task has created the file begun and
+// ready returns true. The workflow must fail and leave no process behind.
 func (s *scene) interrupt(t *testing.T, ready func() bool, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)

@@ -7,8 +7,8 @@ import (
 )
 
 // The Python package passes its own tests, which also run the examples of its page, and its
-// types are consistent. Its wheel is the same each time, and brings premix into an
-// environment that has nothing else.
+// types are consistent. Its wheel is the same each time it is built, and installs premix
+// into an empty environment.
 func TestPython(t *testing.T) {
 	s := newScene(t)
 	s.ecosystem("python")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Snakemake with premix's executor plugin: results are right, a failure is told in
-// premix's words, and a workflow that is interrupted leaves nothing behind.
+// Snakemake runs with premix's executor plugin. Results are right, a failure is reported in
+// the words of premix, and an interrupted workflow leaves nothing behind.
 func TestSnakemakePlugin(t *testing.T) {
 	s := newScene(t)
 	s.ecosystem("snakemake")
@@ -20,7 +20,7 @@ func TestSnakemakePlugin(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"ok/Snakefile": "rule b:\n    input: 'a1', 'a2'\n    output: '../result'\n    threads: 2\n    shell: 'cat {input} | sort -n >{output}'\nrule a:\n    output: 'a{n}'\n    priority: 5\n    resources: mem_mb=1500, runtime=60\n    shell: 'echo {wildcards.n} >{output}'\n",
-		// Nothing of a failed job is left, and it is tried again as often as Snakemake says.
+		// A failed job leaves nothing, and is repeated as often as Snakemake requests.
 		"bad/Snakefile":  "rule a:\n    output: 'a'\n    retries: 1\n    resources: attempt=lambda w, attempt: attempt\n    shell: 'echo {resources.attempt} >>../tries; echo >{output}; exit 7'\n",
 		"same/Snakefile": "import os\nos.environ['OWN'] = 'a b'\nrule a:\n    output: 'env'\n    threads: 2\n    params: x=lambda w, resources: resources.tmpdir\n    shell: r'(pwd; echo \"$-\" {params.x} {resources.tmpdir} {threads} \\'{{}}\\'; env | grep \"_NUM_THREADS=\\|^OWN=\\|^T[EM]*P[DIR]*=\" | sort) >{output}'\n",
 		"long/Snakefile": "rule a:\n    output: 'a'\n    shell: 'touch ../begun; sleep 3000'\n",
@@ -37,7 +37,7 @@ func TestSnakemakePlugin(t *testing.T) {
 	if got := s.must("premix", "task", "ls", "tasks", "--tasks", "--json"); strings.Count(got, `"state":"succeeded"`) != 3 || !strings.Contains(got, `"group":"b"`) {
 		t.Errorf("the tasks are %s", got)
 	}
-	// The shell commands ran without a Snakemake each.
+	// The shell commands ran without an own Snakemake process.
 	if got := s.must("premix", "task", "tail", "tasks", "1", "--stderr"); strings.Contains(got, "SNAKEMAKE") || strings.Contains(got, "Snakemake") {
 		t.Errorf("a task is a Snakemake: %s", got)
 	}
@@ -52,7 +52,7 @@ func TestSnakemakePlugin(t *testing.T) {
 		t.Errorf("the output of a failed job is there: %v", err)
 	}
 
-	// Each environment and each value is as with Snakemake's own executor.
+	// Each environment and each value is the same as with Snakemake's own executor.
 	for _, how := range []string{"premix --jobs 4 --premix-dir ../tasks2", "local --cores 4"} {
 		s.must("sh", "-c", `cd "$0" && PYTHONPATH="$1" exec snakemake --executor `+how, s.path("same"), plugin)
 		if err := os.Rename(s.path("same/env"), s.path("env-"+how[:5])); err != nil {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// workflow is where the example is.
+// workflow returns the path of a script of the example.
 func workflow(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("yeast-variants", name))
@@ -22,7 +22,7 @@ func workflow(t *testing.T, name string) string {
 	return path
 }
 
-// records are the lines of a VCF file that are no header.
+// records returns the lines of a VCF file except for the header.
 func records(t *testing.T, text string) []string {
 	t.Helper()
 	var list []string
@@ -37,7 +37,7 @@ func records(t *testing.T, text string) []string {
 	return list
 }
 
-// same checks that two ways have led to the same calls.
+// same checks that two methods give the same calls.
 func same(t *testing.T, way string, got, want []string) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -50,7 +50,7 @@ func same(t *testing.T, way string, got, want []string) {
 	}
 }
 
-// generated makes a small genome and paired reads of three samples.
+// generated writes a small random genome and paired reads of three samples.
 func (s *scene) generated() (genome, sheet string) {
 	s.t.Helper()
 	random := rand.New(rand.NewPCG(7, 7))
@@ -75,7 +75,7 @@ func (s *scene) generated() (genome, sheet string) {
 	return s.path("genome.fa"), s.sheet(samples)
 }
 
-// real cuts the real reads into four samples. All of them are for long runs.
+// real splits the real reads into four samples. Only soak runs use all reads.
 func (s *scene) real() (genome, sheet string) {
 	s.t.Helper()
 	data := os.Getenv("PREMIX_TESTDATA")
@@ -83,7 +83,7 @@ func (s *scene) real() (genome, sheet string) {
 		s.t.Skip("PREMIX_TESTDATA is not set: the yeast genome and real reads are not here")
 	}
 	const parts = 4
-	most := 15000 // pairs
+	most := 15000 // highest number of pairs
 	if soak {
 		most = 1 << 30
 	}
@@ -131,7 +131,7 @@ func (s *scene) real() (genome, sheet string) {
 	return filepath.Join(data, "yeast", "genome.R64.fa.gz"), s.sheet(samples[:])
 }
 
-// plain is the workflow without premix, and without a scatter.
+// plain is the workflow as a shell script, without premix and without a scatter.
 const plain = `
 mkdir plain
 tail -n +2 work/samples.csv | while IFS=, read -r sample r1 r2; do
@@ -149,7 +149,7 @@ func TestYeastVariants(t *testing.T) {
 	for _, data := range []struct {
 		name  string
 		make  func(*scene) (genome, sheet string)
-		calls int // at least
+		calls int // lowest number of calls
 	}{
 		{"generated", (*scene).generated, 200},
 		{"real", (*scene).real, 10},
@@ -175,7 +175,7 @@ func TestYeastVariants(t *testing.T) {
 				if out := s.must("premix", "report", "work/out/tasks", "--usage"); !strings.Contains(out, "markdup") {
 					t.Error(out)
 				}
-				// It goes on where nothing is left to do.
+				// A repeated run succeeds although nothing is left to do.
 				s.must(workflow(t, "run.sh"), "work")
 			})
 			if !soak {
@@ -204,7 +204,7 @@ func TestYeastVariants(t *testing.T) {
 	}
 }
 
-// of is the scene for a part of a test.
+// of returns the scene for a subtest.
 func (s *scene) of(t *testing.T) *scene {
 	c := *s
 	c.t = t

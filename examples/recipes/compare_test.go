@@ -17,8 +17,8 @@ import (
 	"premix/internal/recipe"
 )
 
-// compareRuns says in what the outputs of two runs differ, and what was left out
-// of the comparison because the recipe says that it varies.
+// compareRuns returns the differences between the outputs of two runs, and the parts that
+// it left out because the recipe declares that they vary.
 func compareRuns(r *recipe.Recipe, cold, other string) (differences, left []string, err error) {
 	for _, sample := range samples {
 		for _, out := range r.Outputs(recipe.Sample{Name: sample}) {
@@ -40,7 +40,7 @@ func compareRuns(r *recipe.Recipe, cold, other string) (differences, left []stri
 					continue
 				}
 				if !strings.HasPrefix(inA[rel], "-") {
-					continue // not a regular file: the entry tells all
+					continue // not a regular file, so the entries contain all of it
 				}
 				difference, out, err := compareFiles(r, path.Join(out.From, rel), filepath.Join(a, rel), filepath.Join(b, rel))
 				if err != nil {
@@ -58,8 +58,8 @@ func compareRuns(r *recipe.Recipe, cold, other string) (differences, left []stri
 	return differences, left, nil
 }
 
-// entries describes all that is in a tree, by path relative to it: type,
-// permissions, and the target of a link.
+// entries describes everything in a tree by its relative path: type, permissions, and the
+// target of a link.
 func entries(root string) (map[string]string, error) {
 	all := map[string]string{}
 	err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
@@ -87,8 +87,8 @@ func entries(root string) (map[string]string, error) {
 	return all, err
 }
 
-// compareFiles compares two files that a tool knows by name. Lines may differ
-// only where both, at the same place, are what one entry of varies names.
+// compareFiles compares two outputs with the same name. Lines may differ only if both match
+// the same entry of varies.
 func compareFiles(r *recipe.Recipe, name, a, b string) (difference string, left []string, err error) {
 	textA, err := os.ReadFile(a)
 	if err != nil {
@@ -135,7 +135,7 @@ func compareFiles(r *recipe.Recipe, name, a, b string) (difference string, left 
 	return "", left, nil
 }
 
-// A comparison that sees nothing would let every test here pass.
+// The comparison must find differences, because otherwise all tests here would pass.
 func TestComparisonSeesDifferences(t *testing.T) {
 	r, err := recipe.Load("star.yaml")
 	if err == nil {
@@ -159,7 +159,7 @@ func TestComparisonSeesDifferences(t *testing.T) {
 	const began = "   Started job on |\tNov 20 20:31:13\n"
 	for _, c := range []struct {
 		name        string
-		a, b        map[string]string // in the directory of sample B
+		a, b        map[string]string // files in the directory of sample B
 		differ, out int
 	}{
 		{"equal", map[string]string{final: began}, map[string]string{final: began}, 0, 0},

@@ -15,41 +15,41 @@ import (
 	"sync"
 )
 
-// genomePath is E. coli 536 in Debian's package bowtie-examples.
+// genomePath is the path of the genome of E. coli 536 in Debian's package bowtie-examples.
 const genomePath = "/usr/share/doc/bowtie/examples/genomes/NC_008253.fna.gz"
 
-// Sizes of the E. coli data.
+// The sizes of the E. coli data.
 const (
-	pairs     = 3000      // of each sample
-	smallSize = 1_000_000 // bases of the genome that STAR, and the transcripts, get
-	geneEvery = 5000      // bases from the start of one gene to the next
-	exonSize  = 600       // bases; a gene is two exons
-	intron    = 300       // bases between them
+	pairs     = 3000      // per sample
+	smallSize = 1_000_000 // bases of the genome that STAR and the transcripts use
+	geneEvery = 5000      // bases from the start of one gene to the start of the next
+	exonSize  = 600       // bases; a gene has two exons
+	intron    = 300       // bases between the exons
 )
 
-// Reads of each sample that are taken from the yeast files: enough for several
-// batches of a tool, few enough for all kinds of start in a minute.
+// The number of reads of each sample from the yeast files. They suffice for several batches
+// of a tool, and all kinds of start take at most a minute.
 const (
 	yeastPairs  = 12_000
 	yeastSingle = 20_000
 )
 
-// dataset is genome and reads, and beside them the recipes with their indices:
+// dataset is a directory with a genome and reads, and with the recipes and their indices:
 //
 //	genome.fa small.fa transcripts.fa genes.gtf
 //	reads/
 //	RECIPE/RECIPE.yaml RECIPE/ref/ RECIPE/samples.csv
 type dataset struct {
 	dir   string
-	reads map[string][2][]string // prefix of the recipe's index -> files of A and of B
-	edit  map[string][]string    // recipe -> old, new, old, new: what is changed in the shipped text
+	reads map[string][2][]string // maps a prefix of the recipe's index to the files of A and of B
+	edit  map[string][]string    // maps a recipe to replacements in the shipped text: old, new, old, new
 
 	mu     sync.Mutex
-	placed map[string]error // recipes that have been put there
+	placed map[string]error // maps a placed recipe to its error
 }
 
-// indexers make ./ref of each recipe in the current directory, as the recipe's
-// comment says. The data set lies in the directory above.
+// indexers are the commands that make ./ref of each recipe in the current directory, as the
+// comments of the recipes describe. The data set is in the parent directory.
 var indexers = map[string][][]string{
 	"bwa-mem":  {{"cp", "../genome.fa", "ref/genome.fa"}, {"bwa", "index", "ref/genome.fa"}},
 	"minimap2": {{"minimap2", "-x", "sr", "-d", "ref/genome.mmi", "../genome.fa"}},
@@ -59,8 +59,8 @@ var indexers = map[string][][]string{
 	"salmon":   {{"salmon", "index", "-t", "../transcripts.fa", "-i", "ref/salmon", "-p", "2"}},
 }
 
-// place puts a recipe into the data set with its index and its sample sheet, at
-// the first call, and returns the paths of recipe and sheet.
+// place puts a recipe with its index and sample sheet into the data set at its first call,
+// and returns the paths of recipe and sheet.
 func (d *dataset) place(name string) (recipePath, sheet string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +107,7 @@ func (d *dataset) build(name, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "samples.csv"), []byte(sheet.String()), 0o644)
 }
 
-// tool runs a program to its end.
+// tool runs a program and waits for its end.
 func tool(dir string, argv ...string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -125,7 +125,7 @@ func missing(what string, err error) error {
 	return fmt.Errorf("%s is not there: run `make setup` (%w)", what, err)
 }
 
-// ecoli is the data set that every machine has.
+// ecoli returns the data set that every machine has.
 var ecoli = sync.OnceValues(func() (*dataset, error) {
 	dir, err := newDataset("ecoli")
 	if err != nil {
@@ -167,8 +167,8 @@ func newDataset(name string) (string, error) {
 	return dir, os.MkdirAll(filepath.Join(dir, "reads"), 0o755)
 }
 
-// ecoliGenome is the genome's sequence. Minimal images of Debian leave out
-// /usr/share/doc: there it is taken from the package itself.
+// ecoliGenome returns the sequence of the genome. If /usr/share/doc is missing, as in
+// minimal images of Debian, it downloads the package.
 func ecoliGenome() (string, error) {
 	path := genomePath
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -193,14 +193,14 @@ func ecoliGenome() (string, error) {
 	return sequence, nil
 }
 
-// annotate lays genes of two exons over a sequence and returns them as GTF, and
-// their transcripts as FASTA.
+// annotate places genes of two exons on a sequence. It returns them as GTF, and their
+// transcripts as FASTA.
 func annotate(sequence string) (genes, transcripts string) {
 	var gtf, fa strings.Builder
 	for n, start := 1, geneEvery/2; start+2*exonSize+intron <= len(sequence); n, start = n+1, start+geneEvery {
 		second := start + exonSize + intron
 		for _, from := range []int{start, second} {
-			// GTF counts from 1 and includes the end.
+			// GTF counts from 1, and its intervals include the end.
 			fmt.Fprintf(&gtf, "chromosome\ttest\texon\t%d\t%d\t.\t+\t.\tgene_id \"g%d\"; transcript_id \"t%d\";\n", from+1, from+exonSize, n, n)
 		}
 		fa.WriteString(fasta(fmt.Sprintf("t%d", n), sequence[start:start+exonSize]+sequence[second:second+exonSize]))
@@ -244,7 +244,7 @@ func (d *dataset) simulate(from, prefix, length string) (files [2][]string, err 
 	return files, nil
 }
 
-// writeReads writes a FASTQ file, compressed if it is A's, and returns its path.
+// writeReads writes a FASTQ file, compressed for sample A, and returns its path.
 func writeReads(path string, text []byte, sample string) (string, error) {
 	if sample == "A" {
 		var b bytes.Buffer
@@ -277,8 +277,8 @@ func gunzip(path string) ([]byte, error) {
 	return text, nil
 }
 
-// yeast is the data set that PREMIX_TESTDATA gives: paired reads of a ChIP-seq
-// for bwa and minimap2, single ones of an RNA-seq for STAR.
+// yeast returns the data set in PREMIX_TESTDATA: paired reads of a ChIP-seq for bwa and
+// minimap2, and single reads of an RNA-seq for STAR.
 var yeast = sync.OnceValues(func() (*dataset, error) {
 	given := filepath.Join(os.Getenv("PREMIX_TESTDATA"), "yeast")
 	dir, err := newDataset("yeast")

@@ -18,12 +18,12 @@ import (
 	"premix/internal/testkit/netrelay"
 )
 
-// delay is how far node B is from the origin: half of the time there and back.
+// delay is the delay of the link between node B and the origin in one direction.
 const delay = 10 * time.Millisecond
 
-// TestStarInAnImage takes the shipped recipe of STAR in an image, with one thing
-// less than build.sh makes of it: the image's root is not made from packages, but
-// of this machine's STAR, and of what that is linked with.
+// TestStarInAnImage runs the shipped recipe of STAR in an image. In contrast to build.sh,
+// it makes the root of the image not from packages, but from STAR of this machine and its
+// shared libraries.
 func TestStarInAnImage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a tool in an image needs root")
@@ -47,11 +47,11 @@ func TestStarInAnImage(t *testing.T) {
 	fillRoot(t, rootDir)
 	path := filepath.Join(u.dir, "star.yaml")
 	shippedRecipe(t, path)
-	r, err := recipe.Load(plain) // for its outputs, and what varies
+	r, err := recipe.Load(plain) // for the outputs of the recipe, and the parts that vary
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { u.premix(t, "node", "stop", "--lazy") }) // which looks for what is left
+	t.Cleanup(func() { u.premix(t, "node", "stop", "--lazy") }) // this also checks for leftovers
 	for _, args := range [][]string{
 		{"store", "init", store},
 		{"image", "add", "--store", store, rootDir, "biodepot/star:2.7"},
@@ -80,8 +80,8 @@ func TestStarInAnImage(t *testing.T) {
 	t.Run("travel", func(t *testing.T) { u.travel(t, path, sheet, store, out) })
 }
 
-// travel pushes the snapshot and runs a sample on a node that has nothing: another
-// mount and network namespace, in which premix' home is another directory at the
+// travel pushes the snapshot and runs a sample on a node that has no data. The node has its
+// own mount and network namespaces, in which premix's home is an empty directory at the
 // same path, and the store is far away.
 func (u *user) travel(t *testing.T, path, sheet, store string, out func(string) string) {
 	u.must(t, "snapshot", "push", "star", "snaps/star:1", "--to", store)
@@ -92,7 +92,7 @@ func (u *user) travel(t *testing.T, path, sheet, store string, out func(string) 
 	}
 	defer link.Close()
 	origin := u.serve(t, link, store)
-	// One sample of the sheet is one task.
+	// The sheet of node B has one sample, which is one task.
 	text, err := os.ReadFile(sheet)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ sed -i 's/"kernel": "/"kernel": "9./' "$PREMIX_HOME"/snapshots/*/snapshot.json
 	}
 	u.startedAs(t, "report.json", "hot")
 	u.startedAs(t, "refused.json", "cold")
-	// Compared with what the same sample gave on A.
+	// Compare the outputs with the outputs of the same sample on A.
 	for _, b := range []string{"b", "refused"} {
 		sample := samples[0]
 		for _, name := range []string{"Aligned.out.bam", "SJ.out.tab", "ReadsPerGene.out.tab"} {
@@ -170,7 +170,7 @@ func (u *user) serve(t *testing.T, link *netrelay.Link, store string) string {
 	}
 	t.Cleanup(func() {
 		if err := cmd.Process.Kill(); err == nil {
-			_ = cmd.Wait() // killed: there is no other outcome
+			_ = cmd.Wait() // the error is always that it was killed
 		}
 	})
 	client := http.Client{Transport: &http.Transport{DialContext: link.B.Dial, DisableKeepAlives: true}}
@@ -186,7 +186,7 @@ func (u *user) serve(t *testing.T, link *netrelay.Link, store string) string {
 	}
 }
 
-// must runs premix, which has to succeed, and lets its node go on.
+// must runs premix, which has to succeed, and leaves its node running.
 func (u *user) must(t *testing.T, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
@@ -210,7 +210,7 @@ func (u *user) readJSON(t *testing.T, name string, into any) {
 	}
 }
 
-// startedAs looks in a report how the one task began.
+// startedAs checks the kind of start of the only task in a report.
 func (u *user) startedAs(t *testing.T, name, want string) {
 	t.Helper()
 	var report struct{ Tasks []task }
@@ -220,7 +220,8 @@ func (u *user) startedAs(t *testing.T, name, want string) {
 	}
 }
 
-// shippedRecipe writes the recipe with the image, whose data is the published tree.
+// shippedRecipe writes the recipe with the image, and replaces its data by the published
+// tree.
 func shippedRecipe(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile("image/star.yaml")
@@ -236,8 +237,8 @@ func shippedRecipe(t *testing.T, path string) {
 	}
 }
 
-// TestImageRecipeIsTheShippedOne: examples/recipes/star.yaml and examples/recipes/image/star.yaml are
-// one recipe but for the image.
+// TestImageRecipeIsTheShippedOne checks that examples/recipes/star.yaml and
+// examples/recipes/image/star.yaml differ only in the image.
 func TestImageRecipeIsTheShippedOne(t *testing.T) {
 	lines := func(file string) []string {
 		text, err := os.ReadFile(file)
@@ -257,8 +258,8 @@ func TestImageRecipeIsTheShippedOne(t *testing.T) {
 	}
 }
 
-// fillRoot copies STAR, which may be a script that chooses a program, a shell, and
-// what they are linked with.
+// fillRoot copies STAR, which may be a script that chooses a program, a shell, and their
+// shared libraries.
 func fillRoot(t *testing.T, dir string) {
 	t.Helper()
 	files := map[string]bool{}

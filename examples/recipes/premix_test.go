@@ -20,14 +20,13 @@ import (
 // runLimit is how long one run may take before it counts as hanging.
 const runLimit = 10 * time.Minute
 
-// user is somebody who runs premix, with snapshots and run directories of their
-// own.
+// user is a user of premix with their own snapshots and run directories.
 type user struct {
-	dir  string   // holds home/, the snapshots' place, and run directories
-	argv []string // goes before premix: how to become the user
+	dir  string   // contains home/, the directory of the snapshots, and run directories
+	argv []string // a prefix of the command that switches to the user
 }
 
-// newUser makes a user with the test's own rights.
+// newUser returns a user with the rights of the test process.
 func newUser(t *testing.T) *user {
 	t.Helper()
 	dir, err := os.MkdirTemp(root, "user-")
@@ -37,8 +36,8 @@ func newUser(t *testing.T) *user {
 	return &user{dir: dir}
 }
 
-// ordinary makes a user without root, any capability or a home directory, who
-// owns a directory and nothing else.
+// ordinary returns a user without root, capabilities or a home directory, who owns a
+// directory and nothing else.
 func ordinary(t *testing.T) *user {
 	t.Helper()
 	u := newUser(t)
@@ -60,9 +59,9 @@ func ordinary(t *testing.T) *user {
 
 func (u *user) home() string { return filepath.Join(u.dir, "home") }
 
-// environment is premix' own. Its tools, and what they start, have no more of it
-// than PATH and HOME, and supervisors PATH alone: PATH carries the mark by which
-// leftovers are known.
+// environment returns the environment of premix. Tools and their children get only PATH and
+// HOME from it, and supervisors only PATH. PATH therefore contains the mark by which
+// leftover processes are found.
 func (u *user) environment() []string {
 	return []string{"PATH=" + os.Getenv("PATH") + ":" + filepath.Join(u.dir, "bin"), "HOME=/nonexistent", "PREMIX_HOME=" + u.home()}
 }
@@ -76,7 +75,7 @@ func (e finished) String() string {
 	return fmt.Sprintf("exit code %d\nstdout:\n%sstderr:\n%s", e.code, e.stdout, e.stderr)
 }
 
-// premix runs it to its end, and then looks for what it left behind.
+// premix runs premix to its end, and then checks that it has left nothing behind.
 func (u *user) premix(t *testing.T, args ...string) finished {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
@@ -99,8 +98,8 @@ func (u *user) premix(t *testing.T, args ...string) finished {
 	return finished{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// leftovers are the processes, mounts and cgroups of a premix that has ended.
-// What was killed is given time to be gone.
+// leftovers returns the processes, mounts and cgroups that a finished premix has left. It
+// gives killed processes time to disappear.
 func (u *user) leftovers(pid int) []string {
 	var list []string
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -111,20 +110,20 @@ func (u *user) leftovers(pid int) []string {
 	return list
 }
 
-// seen are those that are there now.
+// seen returns the processes, mounts and cgroups that exist now.
 func (u *user) seen(pid int) []string {
 	return append(processes(u.dir), append(mounts(), cgroups(pid)...)...)
 }
 
-// processes are those that have the mark in their environment.
+// processes returns the processes with the mark in their environment.
 func processes(mark string) []string {
 	var list []string
-	// The pattern is a good one: Glob has no other error.
+	// The pattern is valid, and Glob has no other error.
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range paths {
 		environ, err := os.ReadFile(path)
 		if err != nil || !bytes.Contains(environ, []byte(mark)) {
-			continue // another's, or it ended while we looked
+			continue // a process of another user, or a process that has just ended
 		}
 		cmdline, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
 		if err == nil {
@@ -134,8 +133,9 @@ func processes(mark string) []string {
 	return list
 }
 
-// mounts are those that a task has in a namespace of its own, seen here. Others
-// below /run/premix are those of a node, if one runs on this machine.
+// mounts returns the mounts of tasks that are visible here, although they belong in the
+// tasks' own namespace. A node that runs on this machine may have other mounts below
+// /run/premix.
 func mounts() []string {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -150,13 +150,13 @@ func mounts() []string {
 	return list
 }
 
-// cgroups are those that bear the number of a premix.
+// cgroups returns the cgroups whose names contain the process id of premix.
 func cgroups(pid int) []string {
 	var list []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV):
-			return nil // another's, and it went while we looked
+			return nil // another cgroup, which was just removed
 		case err != nil:
 			return err
 		case e.IsDir() && strings.HasPrefix(e.Name(), fmt.Sprintf("premix-%d.", pid)):
@@ -171,7 +171,7 @@ func cgroups(pid int) []string {
 	return list
 }
 
-// A search that finds nothing would let every test here pass.
+// The search must find leftovers, because otherwise all tests here would pass.
 func TestLeftoversAreSeen(t *testing.T) {
 	u := newUser(t)
 	sleep := exec.Command("sleep", "60")
@@ -199,9 +199,8 @@ func ignoreKilled(err error) error {
 	return err
 }
 
-// checkPrivate looks whether the snapshots are for the eyes of one user only.
-// work/ in a snapshot keeps the permissions that the tool gave its files; it lies
-// behind the directory's own.
+// checkPrivate checks that only one user can read the snapshots. Files in work/ of a
+// snapshot keep the permissions of the tool, but lie below a private directory.
 func checkPrivate(t *testing.T, home string) {
 	t.Helper()
 	store := filepath.Join(home, "snapshots")

@@ -16,13 +16,13 @@ import (
 	"premix/internal/recipe"
 )
 
-// Both are set by TestMain.
+// TestMain sets both variables.
 var (
-	root   string // directory of everything that the tests make; all may read it
-	binary string // the real premix
+	root   string // directory of all files of the tests, which all users may read
+	binary string // path of the real premix
 )
 
-// samples of every sample sheet. A's reads are compressed, B's are not.
+// samples lists the samples of every sheet. Only the reads of A are compressed.
 var samples = []string{"A", "B"}
 
 func TestMain(m *testing.M) {
@@ -61,9 +61,9 @@ func build(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// readSources reads the directories that premix is built from. The go command
-// caches a test's success by what the test itself read, and knows nothing of what
-// the build saw.
+// readSources reads the source directories of premix. The go command caches the result of a
+// test by the files that the test itself has read, and does not know the files that the
+// build has read.
 func readSources() error {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "./cmd/premix")
 	cmd.Dir = "../.."
@@ -79,7 +79,7 @@ func readSources() error {
 	return nil
 }
 
-// shipped is a recipe and the tools that it runs.
+// shipped is a shipped recipe and the tools that it runs.
 type shipped struct {
 	name  string
 	tools []string
@@ -144,8 +144,8 @@ func (s shipped) exercise(t *testing.T, d *dataset) {
 	}
 }
 
-// An ordinary user needs no more than a directory to write in: recipe, data and
-// reads are somebody else's, premix' home is not there yet, and nor is $HOME.
+// An ordinary user needs only a writable directory. Recipe, data and reads belong to
+// another user, and neither premix's home nor $HOME exists yet.
 func TestOrdinaryUser(t *testing.T) {
 	d, err := ecoli()
 	if err != nil {
@@ -158,16 +158,16 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// runs are the runs of one recipe by one user.
+// runs contains the parameters of a user's runs of one recipe.
 type runs struct {
 	user   *user
 	name   string
-	path   string // of the recipe
+	path   string // path of the recipe
 	sheet  string
 	recipe *recipe.Recipe
 }
 
-// begin makes the cold run that all others are compared with.
+// begin performs the cold run with which all others are compared.
 func (u *user) begin(t *testing.T, d *dataset, s shipped) *runs {
 	t.Helper()
 	for _, tool := range s.tools {
@@ -200,14 +200,14 @@ func (r *runs) run(t *testing.T, start string) finished {
 	return r.user.premix(t, "run", r.path, r.sheet, "--out", r.out(start), "--start", start, "-j", "2")
 }
 
-// task is what the report tells of a task, as far as it is looked at here.
+// task contains the fields of a task in the report that the tests use.
 type task struct {
 	Sample, Start, Reason string
 	Exit                  int
 }
 
-// start runs the samples and checks all but the outputs' bytes. It returns the
-// first task.
+// start runs the samples and checks everything except the content of the outputs. It
+// returns the first task.
 func (r *runs) start(t *testing.T, start, want string) task {
 	t.Helper()
 	if e := r.run(t, start); e.code != 0 {
@@ -243,7 +243,7 @@ func (r *runs) start(t *testing.T, start, want string) task {
 	return report.Tasks[0]
 }
 
-// checkDirectory wants the outputs and the page in the run directory, and
+// checkDirectory checks that the run directory contains the outputs and the page, and
 // nothing else.
 func (r *runs) checkDirectory(t *testing.T, start string) {
 	t.Helper()
@@ -270,8 +270,8 @@ func (r *runs) checkDirectory(t *testing.T, start string) {
 	}
 }
 
-// checkSamplesDiffer wants outputs that the reads have a part in: if A's were
-// like B's, a start that mixes them up would not be seen.
+// checkSamplesDiffer checks that the outputs depend on the reads. If the outputs of A and B
+// were equal, a start that confuses them would not be noticed.
 func (r *runs) checkSamplesDiffer(t *testing.T, start string) {
 	t.Helper()
 	outputs := r.recipe.Outputs(recipe.Sample{Name: "A"})
@@ -283,7 +283,7 @@ func (r *runs) checkSamplesDiffer(t *testing.T, start string) {
 	}
 }
 
-// largest is what the largest file of a tree holds.
+// largest returns the content of the largest file in a tree.
 func largest(t *testing.T, root string) []byte {
 	t.Helper()
 	var text []byte
@@ -303,7 +303,7 @@ func largest(t *testing.T, root string) []byte {
 	return text
 }
 
-// equal runs the samples and compares the outputs with those of the cold run.
+// equal runs the samples and compares the outputs with the outputs of the cold run.
 func (r *runs) equal(t *testing.T, start, want string) task {
 	t.Helper()
 	first := r.start(t, start, want)

@@ -34,7 +34,7 @@ func testBenchmark(t *testing.T, human io.Writer) *benchmark {
 	return &benchmark{Results: r, lab: &lab{l}}
 }
 
-// What is published can be pulled: manifest by tag and digest, and every blob.
+// A published image can be pulled: its manifest by tag and by digest, and every blob.
 func TestPublish(t *testing.T) {
 	b := testBenchmark(t, io.Discard)
 	dir := filepath.Join(b.lab.Dir, "layouts/x")
@@ -89,13 +89,13 @@ func TestChainID(t *testing.T) {
 	if got := chainID("", a); got != a {
 		t.Errorf("the lowest layer's is %s", got)
 	}
-	// printf 'sha256:aa sha256:bb' | sha256sum
+	// The command is: printf 'sha256:aa sha256:bb' | sha256sum
 	if got, want := chainID(a, b), "sha256:b68ad689d6d1ec110ea1c13617437ad6f3766d4b3b309f6a603a222e07a0164f"; got != want {
 		t.Errorf("it is %s, want %s", got, want)
 	}
 }
 
-// Figures are medians, compared with the full pull.
+// The figures are medians, with a ratio to the full pull.
 func TestReport(t *testing.T) {
 	var human bytes.Buffer
 	b := testBenchmark(t, &human)

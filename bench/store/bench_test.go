@@ -26,7 +26,7 @@ func testLab(t *testing.T) *lab {
 	return &lab{l}
 }
 
-// A download is whole or fails.
+// A download is complete or fails.
 func TestDownload(t *testing.T) {
 	l := testLab(t)
 	path := filepath.Join(l.Dir, "served/pull/layer")
@@ -47,7 +47,7 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-// Every operation does to a tree what its name says.
+// Each operation acts on a tree as its name says.
 func TestOperations(t *testing.T) {
 	dir := t.TempDir()
 	p := &probe{dir: dir, count: 10, buf: make([]byte, 1<<20)}
@@ -87,7 +87,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Events are told apart by their lengths, and their descriptors are closed.
+// Events are separated by their lengths, and their descriptors are closed.
 func TestEventInodes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
@@ -118,7 +118,7 @@ func TestEventInodes(t *testing.T) {
 	}
 }
 
-// What a program opens is seen, in order, each file once.
+// The watch reports the files that a program opens, in order, each file once.
 func TestWatchOpens(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("fanotify on a file system needs root")
@@ -147,7 +147,7 @@ func TestWatchOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Others use the same file system.
+	// Other programs use the same file system.
 	opened = slices.DeleteFunc(opened, func(inode uint64) bool { return !slices.Contains(want, inode) })
 	if !slices.Equal(opened, want) {
 		t.Errorf("opened %v, want %v", opened, want)

@@ -9,7 +9,8 @@ import (
 	"premix/internal/testkit/figures"
 )
 
-// The loop and the peers that are there run a command as often as they are told.
+// The loop, and the other contenders on this machine, run a command the requested number of
+// times.
 func TestContenders(t *testing.T) {
 	b := newBenchmark(t, "loop,xargs,make")
 	list, end, err := b.contenders()
@@ -32,7 +33,7 @@ func newBenchmark(t *testing.T, wanted string) *benchmark {
 }
 
 // A contender that is too slow for all commands runs as many as fit into the bound, once,
-// and not again where more are asked for; premix and those that are fast run all.
+// and is not run with more commands. premix and fast contenders run all commands.
 func TestBound(t *testing.T) {
 	b := newBenchmark(t, "")
 	b.bound = time.Second

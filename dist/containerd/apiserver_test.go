@@ -25,13 +25,13 @@ import (
 	"premix/internal/testkit/ports"
 )
 
-// apiserver is the version that scripts/setup.sh builds.
+// apiserver is the version of the API server that scripts/setup.sh builds.
 const apiserver = "1.33.3"
 
 const token = "test"
 
-// A real API server takes kubernetes.yaml without a warning, twice, as somebody who
-// applies it again has it; and it refuses what has a field that it does not know.
+// A real API server accepts kubernetes.yaml without a warning, also when it is applied a
+// second time. It refuses a document with an unknown field.
 func TestAPIServer(t *testing.T) {
 	apply := applier(t)
 	content, err := os.ReadFile("kubernetes.yaml")
@@ -57,14 +57,14 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
-// applier starts an API server, and returns a function that applies a document there, as
+// applier starts an API server. It returns a function that applies a document to it, as
 // kubectl apply --server-side does.
 func applier(t *testing.T) func(t *testing.T, document []byte) (status int, answer []byte, warnings []string) {
 	t.Helper()
 	url := startAPIServer(t)
 	client := &http.Client{
 		Timeout:   time.Minute,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // its certificate is made at its start
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // the server makes its certificate at its start
 	}
 	return func(t *testing.T, document []byte) (status int, answer []byte, warnings []string) {
 		t.Helper()
@@ -85,7 +85,7 @@ func applier(t *testing.T) func(t *testing.T, document []byte) (status int, answ
 		if path == "" {
 			t.Fatalf("where are objects of kind %s?", head.Kind)
 		}
-		// What kubectl apply --server-side sends.
+		// This is the request of kubectl apply --server-side.
 		to := fmt.Sprintf("%s%s/%s?fieldManager=test&fieldValidation=Strict", url, path, head.Metadata.Name)
 		req, err := http.NewRequest(http.MethodPatch, to, bytes.NewReader(document))
 		if err != nil {
@@ -106,8 +106,8 @@ func applier(t *testing.T) func(t *testing.T, document []byte) (status int, answ
 	}
 }
 
-// startAPIServer starts etcd and an API server for the length of a test, and returns
-// the server's address when it is ready.
+// startAPIServer starts etcd and an API server, which end with the test. It returns the
+// address of the server when the server is ready.
 func startAPIServer(t *testing.T) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -173,7 +173,7 @@ func startAPIServer(t *testing.T) string {
 	}
 }
 
-// start starts a program that ends with the test, and tells when it ends before.
+// start starts a program that ends with the test. The channel is closed if it ends before.
 func start(t *testing.T, dir string, cmd *exec.Cmd) (ended <-chan struct{}) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(dir, filepath.Base(cmd.Path)+".log"))

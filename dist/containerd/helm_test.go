@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// chart is the chart for Helm, and installer its script.
+// chart is the directory of the chart for Helm, and installer its script.
 const (
 	chart     = "../helm/premix"
 	installer = chart + "/files/install.sh"
@@ -53,7 +53,7 @@ func rendered(t *testing.T, set ...string) [][]byte {
 	return list
 }
 
-// Kubernetes' own types take each object of the chart, and the script in it is the one that
+// Kubernetes' own types accept each object of the chart. The chart contains the script that
 // TestChartInstall runs.
 func TestChart(t *testing.T) {
 	scheme := runtime.NewScheme()
@@ -91,7 +91,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// A real API server takes the chart.
+// A real API server accepts the chart.
 func TestChartOnAPIServer(t *testing.T) {
 	documents := rendered(t)
 	apply := applier(t)
@@ -105,8 +105,8 @@ func TestChartOnAPIServer(t *testing.T) {
 	}
 }
 
-// The script changes the configuration of real containerds so that they read premix in it,
-// keeps all the rest, and changes nothing the second time.
+// The script changes the configuration of real containerds so that they use premix. It
+// keeps the rest of the configuration, and a second run changes nothing.
 func TestChartInstall(t *testing.T) {
 	for name, program := range containerds(t) {
 		for _, begin := range []string{"default", "short"} {
@@ -146,7 +146,7 @@ func TestChartInstall(t *testing.T) {
 						t.Errorf("%s is not in\n%s", want, got)
 					}
 				}
-				// containerd 2 has a list of snapshotters for its transfer service, too.
+				// containerd 2 has another list of snapshotters for its transfer service.
 				if bytes.Contains(config, []byte("version = 2")) == (strings.Count(got, `snapshotter = "premix"`) == 2) {
 					t.Errorf("unpack_config is wrong:\n%s", got)
 				}
@@ -164,7 +164,7 @@ func TestChartInstall(t *testing.T) {
 	install(t, []byte("oom_score = 0\n"), "has version 1, and premix needs 2, 3 or 4")
 }
 
-// containerds returns the containerds that are there.
+// containerds returns the containerds on this machine.
 func containerds(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -198,8 +198,8 @@ func dump(t *testing.T, program, path string) string {
 	return string(out)
 }
 
-// install runs the script for a host with that configuration, and returns its root. It must
-// fail with a message that has wrong, if that is not empty.
+// install runs the script for a host with the given configuration, and returns the root of
+// the host. If wrong is not empty, the script must fail with a message that contains it.
 func install(t *testing.T, config []byte, wrong string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -221,7 +221,8 @@ func install(t *testing.T, config []byte, wrong string) string {
 			t.Fatal(err)
 		}
 	}
-	// The first try fails when the configuration has changed, as systemd may be busy.
+	// The first run fails after it has changed the configuration, as it does if systemd is
+	// busy.
 	failing := exec.Command("sh", installer)
 	cmd := exec.Command("sh", installer)
 	cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOST=" + host, "FROM=" + from, "PREMIX=" + premix,

@@ -1,5 +1,5 @@
-// Package containerd tests the files that go to other programs' directories. It is
-// a module of its own: only this test needs Kubernetes' types.
+// Package containerd tests the files that are installed into the directories of other
+// programs. It is a module of its own, because only these tests need Kubernetes' types.
 package containerd
 
 import (
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// objects decodes kubernetes.yaml, and takes no field that the types do not have.
+// objects decodes kubernetes.yaml, and fails if a field is unknown to the types.
 func objects(t *testing.T) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -98,7 +98,7 @@ func TestKubernetes(t *testing.T) {
 			}
 		}
 	}
-	// What the installer copies is what is here.
+	// The installer copies the units of this directory.
 	units, err := filepath.Glob("premix-*.s*")
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +115,8 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// The installer, with a directory for the node and a systemctl that only says
-// what it was asked for.
+// TestInstall runs the installer with a directory in place of the node, and with a
+// systemctl that only prints its arguments.
 func TestInstall(t *testing.T) {
 	var script string
 	for _, o := range objects(t) {
@@ -150,7 +150,7 @@ func TestInstall(t *testing.T) {
 	for _, root := range []string{"/config/", "/premix/", "/host/"} {
 		script = strings.ReplaceAll(script, " "+root, " "+dir+root)
 	}
-	for range 2 { // an update does the same
+	for range 2 { // an update runs the same script
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -175,7 +175,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// systemd understands the units, but for the binary, which is not installed here.
+// systemd accepts the units, except for the program, which is not installed here.
 func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("there is no systemd-analyze")

@@ -42,8 +42,8 @@ var (
 	jinja    = regexp.MustCompile(`\{\{ (\w+)(\([^)]*\))? \}\}`)
 )
 
-// render reads a recipe as conda-build does on a platform: it drops the lines with another
-// selector, and puts in the values of variables.
+// render reads a recipe as conda-build does on a platform: it removes the lines with
+// another selector, and replaces variables by their values.
 func render(t *testing.T, text []byte, platform string) (r condaRecipe) {
 	t.Helper()
 	values := map[string]string{}
@@ -80,9 +80,9 @@ func render(t *testing.T, text []byte, platform string) (r condaRecipe) {
 	return r
 }
 
-// TestBiocondaRecipe applies the rules of Bioconda's linter that concern such a recipe
-// (https://bioconda.github.io/contributor/linting.html). The linter itself comes through
-// conda alone.
+// TestBiocondaRecipe applies the rules of Bioconda's linter that concern this kind of
+// recipe (https://bioconda.github.io/contributor/linting.html). The linter itself is
+// available only through conda.
 func TestBiocondaRecipe(t *testing.T) {
 	text, err := os.ReadFile("../../dist/bioconda/meta.yaml")
 	if err != nil {
@@ -90,7 +90,7 @@ func TestBiocondaRecipe(t *testing.T) {
 	}
 	digests := map[string]string{"linux64": strings.Repeat("a1", 32), "aarch64": strings.Repeat("b2", 32)}
 	text = []byte(strings.NewReplacer("@VERSION@", "1.2.3", "@AMD64@", digests["linux64"], "@ARM64@", digests["aarch64"]).Replace(string(text)))
-	// A parser that does not know selectors reads the file, too.
+	// A parser without support for selectors can read the file too.
 	var all map[string]any
 	if err := yaml.Unmarshal(jinja.ReplaceAll(regexp.MustCompile(`(?m)^\{%.*$`).ReplaceAll(text, nil), []byte("x")), &all); err != nil {
 		t.Error(err)
@@ -115,7 +115,7 @@ func TestBiocondaRecipe(t *testing.T) {
 	}
 }
 
-// installsByRecipe does the build and the test of a release's recipe with its tarball.
+// installsByRecipe performs the build and the test of a release's recipe with its tarball.
 func installsByRecipe(t *testing.T, release string) {
 	text, err := os.ReadFile(filepath.Join(release, "bioconda/meta.yaml"))
 	if err != nil {

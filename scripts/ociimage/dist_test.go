@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// TestReproducible builds the program of shims at two places, and compares the bytes: the
-// flags of scripts/dist.sh leave nothing of a place in a program. With PREMIX_SOAK=1 it makes
-// two releases for both processors, at different places, times of day and umasks, signs them,
-// and compares all files.
+// TestReproducible builds the program of shims in two directories and compares the bytes.
+// With the flags of scripts/dist.sh, a program does not depend on the directory. With
+// PREMIX_SOAK=1 it makes two releases for both processors, in different directories, at
+// different times and with different umasks. It signs them and compares all files.
 func TestReproducible(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") != "" {
 		releases(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// An image of two processors is valid, has their files, and is the same when it is made
-// again, later and elsewhere.
+// An image for two processors is valid and contains their files. It is the same if it is
+// made again, later and in another directory.
 func TestImage(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	var seen []map[string][]byte
@@ -52,7 +52,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// check reads the layout as others do.
+// check reads the layout with another program's library.
 func check(t *testing.T, out string) {
 	t.Helper()
 	index, err := layout.ImageIndexFromPath(out)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestUpToDate fails where a picture is not the drawing of its text, and where the page
-// does not show it.
+// TestUpToDate fails if a picture is not the drawing of its text, or if the page does not
+// show it.
 func TestUpToDate(t *testing.T) {
 	page, err := os.ReadFile("../../docs/design.md")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestUpToDate(t *testing.T) {
 	}
 }
 
-// TestMistakes has a text with each mistake.
+// TestMistakes draws a text with each kind of mistake.
 func TestMistakes(t *testing.T) {
 	for _, text := range []string{
 		"Title\nno form",

@@ -74,8 +74,9 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// The list of this repository can be read, and no module has what is in it. How old the list
-// may be is for scripts/lint.sh: a test does not fail because of the calendar.
+// The list of this repository can be read, and no module has a vulnerability in it.
+// scripts/lint.sh limits the age of the list, so that no test fails because of the
+// calendar.
 func TestThisModule(t *testing.T) {
 	text, err := os.ReadFile("../vulnerabilities.txt")
 	if err != nil {

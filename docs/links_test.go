@@ -16,7 +16,7 @@ var (
 	given   = regexp.MustCompile(`<a id="([^"]+)">`)
 	fence   = regexp.MustCompile("^ *```")
 	noWord  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
-	// mark are signs of Markdown in a heading, and the address of a link in it.
+	// mark matches signs of Markdown in a heading, and the address of a link in it.
 	mark = regexp.MustCompile("`|\\*|\\]\\([^)]*\\)|\\[")
 )
 
@@ -84,7 +84,7 @@ func TestLinks(t *testing.T) {
 			for _, m := range link.FindAllStringSubmatch(line, -1) {
 				target, anchor, _ := strings.Cut(m[1], "#")
 				if strings.Contains(target, ":") {
-					continue // elsewhere
+					continue // a link to another site
 				}
 				checked++
 				to := name

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The pictures of pages show the pages of this source. A page that changed needs new ones.
+// The pictures of pages show the pages of this source. If a page has changed, it needs new
+// pictures.
 func TestPicturesOfPages(t *testing.T) {
 	const dir = "pictures/pages"
 	list, err := os.ReadFile(filepath.Join(dir, "SOURCES"))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A topic is found by its name, has a heading, and no other has its name.
+// A topic is found by its name and has a heading, and its name is unique.
 func TestTopics(t *testing.T) {
 	seen := map[string]bool{}
 	for _, topic := range Topics() {

@@ -13,10 +13,10 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// job is one of a test. Times are seconds.
+// job is a job of a test. Times are in seconds.
 type job struct {
 	submit, run, cores, user int
-	after                    int // number of a job; 0: none
+	after                    int // number of a job, or 0
 }
 
 func read(t *testing.T, jobs ...job) *trace.Trace {
@@ -39,7 +39,7 @@ func read(t *testing.T, jobs ...job) *trace.Trace {
 	return tr
 }
 
-// packs lists the jobs of each pack by their places in the trace.
+// packs lists the jobs of each pack by their indices in the trace.
 func (p *Packed) packs() (list [][]int32) {
 	for i := range len(p.at) - 1 {
 		list = append(list, p.members[p.at[i]:p.at[i+1]])
@@ -84,8 +84,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// Jobs of a pack run one after the other, after what their job needs to begin; nothing
-// is lost or gained by packing and unpacking.
+// The jobs of a pack run one after the other, after the overhead of the pack's start. Packing
+// and unpacking neither loses nor adds time.
 func TestUnpack(t *testing.T) {
 	tr := read(t, job{0, 10, 1, 1, 0}, job{1, 20, 1, 1, 0}, job{2, 40, 1, 2, 0}, job{3, 30, 1, 1, 3})
 	p := Pack(tr, trace.Minute)
@@ -106,7 +106,7 @@ func TestUnpack(t *testing.T) {
 	}
 	out := p.Unpack(s, trace.Time(m.Overhead))
 	second := trace.Second
-	// The pack of jobs 1 and 2 comes at 1 s; job 3 after it; job 4 waits for job 3.
+	// The pack of jobs 1 and 2 arrives at 1 s, and job 3 after it. Job 4 waits for job 3.
 	for i, want := range []struct{ start, end trace.Time }{{6, 16}, {16, 36}, {36, 81}, {81, 116}} {
 		if out.Start[i] != want.start*second || out.End[i] != want.end*second {
 			t.Errorf("job %d: from %g to %g s, want %d to %d", i+1, out.Start[i].Seconds(), out.End[i].Seconds(), want.start, want.end)

@@ -54,8 +54,8 @@ func TestLikeTheOriginal(t *testing.T) {
 		if g.Len() != original.Len() || !slices.IsSorted(g.Submit) {
 			t.Fatalf("%d jobs", g.Len())
 		}
-		// So many jobs would tell distributions apart that nobody else could: the bounds
-		// are on the distance.
+		// With this number of jobs, a test of significance would find differences that do
+		// not matter, so the bounds are on the distance.
 		for what, test := range map[string]struct {
 			f     func(tr *trace.Trace) func(i int) float64
 			bound float64
@@ -75,7 +75,8 @@ func TestLikeTheOriginal(t *testing.T) {
 				t.Logf("%s: %s: distance %.3f", name, what, d)
 			}
 		}
-		// A few sessions have a good part of all jobs, so how long it takes varies.
+		// A few sessions contain a large part of all jobs, so the length of the workload
+		// varies.
 		days := func(tr *trace.Trace) float64 {
 			return float64(tr.Submit[tr.Len()*9/10]-tr.Submit[0]) / float64(trace.Day)
 		}

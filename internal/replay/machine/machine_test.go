@@ -126,7 +126,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// read reads a trace in the Standard Workload Format: submit, wait, run and cores.
+// read parses jobs in the Standard Workload Format: submit, wait, run and cores.
 func read(t *testing.T, header string, jobs ...[4]int) *trace.Trace {
 	t.Helper()
 	text := header
@@ -141,7 +141,7 @@ func read(t *testing.T, header string, jobs ...[4]int) *trace.Trace {
 }
 
 func TestFromTrace(t *testing.T) {
-	// Jobs 1 and 2 run at the same time; job 3 begins the moment job 1 ends.
+	// Jobs 1 and 2 run at the same time. Job 3 begins at the moment when job 1 ends.
 	jobs := [][4]int{{0, 0, 10, 4}, {1, 2, 20, 3}, {5, 5, 10, 2}}
 	alone := [][4]int{{0, -1, 10, 4}, {1, -1, 20, 3}}
 	tests := []struct {

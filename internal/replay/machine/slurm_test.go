@@ -12,7 +12,7 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// readText writes files and reads the first as a machine.
+// readText writes the texts to files and reads the first file as a machine.
 func readText(t *testing.T, texts ...string) (*Machine, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,7 +24,7 @@ func readText(t *testing.T, texts ...string) (*Machine, error) {
 	return Read(filepath.Join(dir, "file0"))
 }
 
-// shape returns the pools and partitions of a machine in a line each.
+// shape returns the pools and partitions of a machine, one per line.
 func shape(m *Machine) string {
 	var b strings.Builder
 	for _, p := range m.Pools {
@@ -78,7 +78,7 @@ note partition quick has 10 of the 41 nodes that it shares with other partitions
 	if got := shape(m); got != want || m.Name != "alpha" || m.Derived != "file0" {
 		t.Errorf("%s, %s:\n%s\nwant\n%s", m.Name, m.Derived, got, want)
 	}
-	// Without memory as a resource, and with whole nodes.
+	// Memory is not a resource here, and nodes are not shared.
 	m, err = readText(t, "NodeName=n[1-4] Procs=4 RealMemory=1000\nSelectType=select/linear\nPartitionName=a Nodes=ALL\n")
 	if err != nil || shape(m) != "pool a nodes adjacent: 4x4/0\npartition a in a: limit 0s, default 0s, tier 0, priority 0\n" {
 		t.Errorf("%v, %v", m, err)
@@ -148,7 +148,7 @@ func TestNodeLists(t *testing.T) {
 	}
 }
 
-// TestOfSlurm reads the configuration of a running Slurm and what its sinfo prints.
+// TestOfSlurm reads the configuration of a running Slurm and the output of its sinfo.
 func TestOfSlurm(t *testing.T) {
 	if list := slurmtest.Missing(false); len(list) > 0 {
 		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))

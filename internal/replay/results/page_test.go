@@ -16,8 +16,8 @@ import (
 	"premix/internal/testkit/browser"
 )
 
-// compared has three policies over a workload that crowds the machine; the last one waits
-// most.
+// compared returns the results of three policies for a workload that crowds the machine.
+// Jobs wait longest under the last policy.
 func compared(t *testing.T) *Results {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -46,7 +46,7 @@ func compared(t *testing.T) *Results {
 
 func TestCheck(t *testing.T) {
 	r := compared(t)
-	// The waits are i%50 times 60, 100 and 140 s: on average 24.5 times as much.
+	// The waits are i%50 times 60, 100 and 140 s, and the mean of i%50 is 24.5.
 	for i, want := range []Check{{4000, 1470, 1470, 0}, {4000, 1470, 2450, 2.0 / 3}, {4000, 1470, 3430, 4.0 / 3}} {
 		if c := r.Policies[i].Check; c == nil || c.Jobs != want.Jobs || !near(c.Recorded, want.Recorded) || !near(c.Replayed, want.Replayed) || !near(c.Difference, want.Difference) {
 			t.Errorf("policy %d: %+v, want %+v", i, c, want)
@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 	if r.Machine.Held <= 2 {
 		t.Errorf("at most %d cores were held", r.Machine.Held)
 	}
-	// Without all recorded starts there is no check.
+	// If a recorded start is missing, there is no check.
 	tr := read(t, [4]int{0, 20, 2, 1}, [4]int{5, 20, 2, 1})
 	tr.Waited[1] = trace.Unknown
 	if r := New(tr, twoCores(t), Options{}); r.Add(schedule(tr, 0, 20), func(int32) float64 { return 1 }, 0).Check != nil || r.Machine.Held != 0 {
@@ -76,7 +76,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestComparisonPage: nothing is clipped, and what is compared has one axis of time.
+// TestComparisonPage checks that nothing on the page is clipped, and that compared charts
+// have the same time axis.
 func TestComparisonPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.html")
 	if err := compared(t).WriteHTML(path); err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What was written comes back as it is drawn.
+// ReadTables returns the values that were written, as far as pages draw them.
 func TestReadTables(t *testing.T) {
 	r, _, tr := worked(t)
 	dir := filepath.Join(t.TempDir(), "tables")

@@ -17,7 +17,7 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// read reads jobs: submit, run, cores and user, in seconds.
+// read parses jobs: submit, run, cores and user. Times are in seconds.
 func read(t *testing.T, jobs ...[4]int) *trace.Trace {
 	t.Helper()
 	var b strings.Builder
@@ -31,7 +31,8 @@ func read(t *testing.T, jobs ...[4]int) *trace.Trace {
 	return tr
 }
 
-// schedule starts jobs at these seconds; -1: refused.
+// schedule returns a schedule with the given starts in seconds; a job with start -1 is
+// refused.
 func schedule(tr *trace.Trace, starts ...int) *simulate.Schedule {
 	s := &simulate.Schedule{Policy: "by hand", Eligible: tr.Submit}
 	for i, at := range starts {
@@ -56,7 +57,7 @@ func twoCores(t *testing.T) *machine.Machine {
 	return m
 }
 
-// worked is an example whose figures can be had by hand.
+// worked returns an example whose figures can be computed by hand.
 func worked(t *testing.T) (*Results, *machine.Machine, *trace.Trace) {
 	t.Helper()
 	tr := read(t,
@@ -113,7 +114,7 @@ func TestFiguresByHand(t *testing.T) {
 	}
 }
 
-// A curve is a mean: all of it together is the work, and the time waited.
+// A curve contains means: the integral over it is the total work, or the total wait.
 func TestCurvesKeepTheirSums(t *testing.T) {
 	r, _, _ := worked(t)
 	p := r.Policies[0]
@@ -131,8 +132,8 @@ func TestCurvesKeepTheirSums(t *testing.T) {
 	}
 }
 
-// Two policies over weeks: one makes every job wait an hour longer. The interval of the
-// difference is that hour, and holds for each draw.
+// One of two policies over weeks makes every job wait an hour longer. The interval of the
+// difference is this hour, also in each draw.
 func TestConfidence(t *testing.T) {
 	var jobs [][4]int
 	const day = 24 * 3600

@@ -13,8 +13,8 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// random makes jobs that crowd a machine of 16 cores. Estimates are right if exact, and
-// otherwise too long, or too short.
+// random returns jobs that crowd a machine of 16 cores. Their estimates are right if exact
+// is set, and otherwise too long or too short.
 func random(t *testing.T, rng *rand.Rand, n int, exact bool) *trace.Trace {
 	var specs []spec
 	at := 0
@@ -30,8 +30,8 @@ func random(t *testing.T, rng *rand.Rand, n int, exact bool) *trace.Trace {
 	return workload(t, specs)
 }
 
-// check looks whether a schedule is one: no core used twice, nothing before its
-// submission, all jobs run for as long as they do.
+// check checks that a schedule is valid: it uses no core twice, starts no job before its
+// submission, and runs all jobs for their run time.
 func check(t *testing.T, tr *trace.Trace, s *simulate.Schedule, cores int) {
 	t.Helper()
 	type change struct {
@@ -108,7 +108,7 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// watched is EASY that looks at the head before and behind each pass.
+// watched is EASY with a check of the head's earliest start before and after each pass.
 type watched struct {
 	*scheduler
 	t     *testing.T
@@ -150,8 +150,8 @@ func TestHeadIsNotDelayed(t *testing.T) {
 	}
 }
 
-// TestReservationsHold: with exact estimates no job starts later than promised at the moment
-// of its submission.
+// TestReservationsHold checks that with exact estimates no job starts later than promised
+// at its submission.
 func TestReservationsHold(t *testing.T) {
 	for seed := range uint64(10) {
 		tr := random(t, rand.New(rand.NewPCG(seed, 3)), 200, true)
@@ -192,7 +192,8 @@ func (p *promised) Schedule() error {
 	return err
 }
 
-// TestAgainstPlainEASY compares with EASY as the paper has it, written without trees.
+// TestAgainstPlainEASY compares the policy with a plain version of EASY as in its paper,
+// without trees.
 func TestAgainstPlainEASY(t *testing.T) {
 	for seed := range uint64(20) {
 		tr := random(t, rand.New(rand.NewPCG(seed, 4)), 200, true)
@@ -211,7 +212,7 @@ func plainEASY(tr *trace.Trace, total int32) []trace.Time {
 	free, next := total, 0
 	end := func(j int) trace.Time { return start[j] + tr.Run[j] }
 	for now := trace.Time(0); next < n || len(queue) > 0; {
-		// The next moment.
+		// Advance to the next event.
 		at := trace.Never
 		if next < n {
 			at = tr.Submit[next]
@@ -245,8 +246,8 @@ func plainEASY(tr *trace.Trace, total int32) []trace.Time {
 				started = true
 			}
 			if len(queue) > 1 {
-				// Shadow time and extra cores, by expected ends. Those of no time still count
-				// as running for a moment.
+				// Compute the shadow time and the extra cores from expected ends. Jobs
+				// without a duration still count as running for a moment.
 				byEnd := slices.Clone(running)
 				slices.SortStableFunc(byEnd, func(a, b int) int { return cmp.Compare(max(end(a), now+1), max(end(b), now+1)) })
 				there, shadow := free, trace.Never
@@ -282,9 +283,9 @@ func plainEASY(tr *trace.Trace, total int32) []trace.Time {
 	return start
 }
 
-// TestAgainstPlainConservative compares with conservative backfilling as the paper has it,
-// written with an array of seconds. Jobs end before their estimates, and others arrive in the
-// same second.
+// TestAgainstPlainConservative compares the policy with conservative backfilling as in its
+// paper, which uses an array of seconds. Jobs end before their estimates, and others arrive
+// in the same second.
 func TestAgainstPlainConservative(t *testing.T) {
 	moved := 0
 	for seed := range uint64(12) {
@@ -304,7 +305,7 @@ func TestAgainstPlainConservative(t *testing.T) {
 		if !slices.Equal(s.Start, want) {
 			t.Fatalf("seed %d: starts\n%v, want\n%v", seed, s.Start, want)
 		}
-		// All jobs that wait are within the depth: it is the same.
+		// All waiting jobs are within the depth, so the schedule is the same.
 		if s := play(t, tr, m, built(t, "order: fcfs, backfill: conservative, depth: 150"), simulate.Options{}); !slices.Equal(s.Start, want) {
 			t.Fatalf("seed %d: with a depth, starts\n%v, want\n%v", seed, s.Start, want)
 		}
@@ -317,7 +318,7 @@ func TestAgainstPlainConservative(t *testing.T) {
 // plainConservative also returns how many reservations it moved.
 func plainConservative(tr *trace.Trace, total int32) (start []trace.Time, moved int) {
 	n := tr.Len()
-	free := make([]int32, 100_000) // by second
+	free := make([]int32, 100_000) // free cores by second
 	for i := range free {
 		free[i] = total
 	}
@@ -327,7 +328,7 @@ func plainConservative(tr *trace.Trace, total int32) (start []trace.Time, moved 
 		}
 	}
 	seconds := func(v trace.Time) int { return int(v / trace.Second) }
-	at := make([]int, n) // of the reservation, or of the start
+	at := make([]int, n) // start of the reservation, or of the job
 	reserve := func(job, now int) {
 		long := seconds(tr.Asked[job])
 		for at[job] = now; ; at[job]++ {
@@ -386,8 +387,8 @@ func TestSameTwice(t *testing.T) {
 	}
 }
 
-// TestFairTree has the example of Slurm's documentation in mind: users of the better
-// account come first, whatever they used themselves.
+// TestFairTree follows the example of Slurm's documentation: users of the account with less
+// usage per share come first, whatever they have used themselves.
 func TestFairTree(t *testing.T) {
 	s := newShares([]machine.Account{{Name: "a", Shares: 60}, {Name: "b", Shares: 40}}, true, 1, 0)
 	a1, a2, b1, b2 := s.leaf("a", "u1"), s.leaf("a", "u2"), s.leaf("b", "u1"), s.leaf("b", "u2")
@@ -396,12 +397,13 @@ func TestFairTree(t *testing.T) {
 	use(a2, 10)
 	use(b1, 60)
 	s.advance(1)
-	// a: 0.6 of shares, 0.4 of usage; b: 0.4 and 0.6. Of a: u2 used less.
+	// Account a has 0.6 of the shares and 0.4 of the usage; b has 0.4 and 0.6. In a, u2 has
+	// used less.
 	got := fmt.Sprint(s.factor(a1), s.factor(a2), s.factor(b1), s.factor(b2))
 	if want := "0.75 1 0.25 0.5"; got != want {
 		t.Errorf("factors %s, want %s", got, want)
 	}
-	// Users that are equal have equal ranks.
+	// Users with equal usage have equal ranks.
 	s = newShares(nil, true, 1, 0)
 	x, y, z := s.leaf("a", "x"), s.leaf("a", "y"), s.leaf("a", "z")
 	s.change(z, 1, 0)

@@ -12,15 +12,15 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// spec is a job of a test; times are seconds. Fields that are 0 are as usual: a core,
-// user 1, queue and partition 1, asked for as long as it ran.
+// spec is a job of a test. Times are in seconds. Fields that are 0 have usual values: one
+// core, user 1, queue and partition 1, and an estimate that is the run time.
 type spec struct {
 	submit, run, cores, asked int
 	user, queue, partition    int
 	after, think              int
 }
 
-// workload makes a trace of specs: job 1, 2, ...
+// workload returns a trace of the specs, whose jobs have the numbers 1, 2, ...
 func workload(t *testing.T, specs []spec) *trace.Trace {
 	t.Helper()
 	var b strings.Builder
@@ -46,7 +46,7 @@ func workload(t *testing.T, specs []spec) *trace.Trace {
 	return tr
 }
 
-// built is a policy by name, as a YAML file, or with a change.
+// built returns a policy by its name or from the text of its fields in YAML.
 func built(t *testing.T, text string) Config {
 	t.Helper()
 	if c, ok := builtIn(text); ok {
@@ -90,12 +90,13 @@ func TestSchedules(t *testing.T) {
 	//	        11111111111222222222 2
 	//	          33333333 2222222222
 	filling := []spec{{run: 10, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 8}, {submit: 3, run: 20}}
-	// Jobs that end before the time that was asked for.
+	// Jobs that end before their estimates.
 	early := []spec{{run: 10, cores: 4, asked: 20}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 10, cores: 4}}
-	// Job 1 ends at 10 s, 10 s before its estimate, as job 4 arrives. Job 3, which waits, gets
-	// its cores; job 4, which would end as job 3 was to begin, does not.
+	// Job 1 ends at 10 s, 10 s before its estimate, at the moment when job 4 arrives. The
+	// waiting job 3 gets its cores. Job 4, which would end at the planned start of job 3,
+	// does not.
 	arriving := []spec{{run: 10, cores: 3, asked: 20}, {run: 20}, {submit: 1, run: 10, cores: 3}, {submit: 10, run: 10, cores: 1}}
-	// Who waits has particular nodes in view; see below.
+	// Waiting jobs plan with particular nodes; see below.
 	planned := []spec{{run: 10, cores: 2}, {run: 40}, {run: 1}, {run: 10}, {submit: 2, run: 5, cores: 3}, {submit: 3, run: 15}}
 	tests := []struct {
 		name, policy, machine string
@@ -106,7 +107,7 @@ func TestSchedules(t *testing.T) {
 		{"passing", "fcfs", cores(4), "", passing, []float64{0, 10, 20, 25}},
 		{"passing", "easy", cores(4), "", passing, []float64{0, 10, 33, 3}},
 		{"passing", "conservative", cores(4), "", passing, []float64{0, 10, 20, 25}},
-		// By estimate: job 3 (5 s) is before job 2 (10 s) and needs all cores.
+		// By estimate, job 3 (5 s) comes before job 2 (10 s), and it needs all cores.
 		{"passing", "sjf", cores(4), "", passing, []float64{0, 15, 10, 15}},
 		{"filling", "fcfs", cores(4), "", filling, []float64{0, 10, 20, 20}},
 		{"filling", "easy", cores(4), "", filling, []float64{0, 10, 2, 20}},
@@ -116,16 +117,19 @@ func TestSchedules(t *testing.T) {
 		{"early", "conservative", cores(4), "", early, []float64{0, 10, 20}},
 		{"early", "order: fcfs, backfill: conservative, depth: 1", cores(4), "", early, []float64{0, 10, 20}},
 		{"arriving", "conservative", cores(4), "", arriving, []float64{0, 0, 10, 20}},
-		// The estimate decides: job 3 asks for 9 s, which is too long to pass, and runs 3.
+		// The estimate decides: job 3 requests 9 s, which is too long to pass, and runs 3.
 		{"asked", "easy", cores(2), "", []spec{{run: 10}, {submit: 1, run: 5, cores: 2}, {submit: 2, run: 3, asked: 9}}, []float64{0, 10, 15}},
 		{"exact", "easy", cores(2), simulate.Exact, []spec{{run: 10}, {submit: 1, run: 5, cores: 2}, {submit: 2, run: 3, asked: 9}}, []float64{0, 10, 2}},
-		// Two jobs of user 2 took 2 s each; a third that asks for 9 is believed to.
+		// Two jobs of user 2 took 2 s each, so a third job that requests 9 s is expected to
+		// take as long.
 		{"learned", "easy", cores(2), simulate.Learned, []spec{{run: 2, user: 2, asked: 9}, {run: 2, user: 2, asked: 9}, {submit: 3, run: 10}, {submit: 4, run: 5, cores: 2}, {submit: 5, run: 3, asked: 9, user: 2}},
 			[]float64{0, 0, 3, 13, 5}},
-		// Slurm: job 3 could pass job 2 at once, but the next pass is 30 s after that at 1 s.
+		// With Slurm, job 3 could pass job 2 at once, but the next pass is 30 s after the
+		// one at 1 s.
 		{"interval", "order: fcfs, backfill: slurm", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 20}}, []float64{0, 100, 31}},
-		// It would end at 81 s, and 100 s is in the same minute; with slots of 20 s it is in the
-		// next but one. What would end as job 2 begins does not start either.
+		// The job would end at 81 s, in the same minute as 100 s. With slots of 20 s, 100 s
+		// is in the next slot but one. A job that would end at the start of job 2 does not
+		// start either.
 		{"resolution", "order: fcfs, backfill: slurm", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 50}}, []float64{0, 100, 110}},
 		{"resolution", "order: fcfs, backfill: slurm, resolution: 20s", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 48}}, []float64{0, 100, 31}},
 		{"resolution", "order: fcfs, backfill: slurm, resolution: 1s", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 69}}, []float64{0, 100, 110}},
@@ -142,22 +146,24 @@ func TestSchedules(t *testing.T) {
 		{"qos", "order: multifactor, backfill: none, weights: {qos: 1}", cores(1) + "qos: [{name: high, priority: 1}]", "", []spec{{run: 10}, {submit: 1, run: 10}, {submit: 2, run: 10, queue: 2}}, []float64{0, 20, 10}},
 		{"partition", "order: multifactor, backfill: none, weights: {partition: 1}", cores(1) + "partitions: [{name: main}, {name: other, priority: 3}]", "", []spec{{run: 10}, {submit: 1, run: 10}, {submit: 2, run: 10, partition: 2}}, []float64{0, 20, 10}},
 		{"tier", "fcfs", cores(1) + "qos: [{name: high, tier: 1}]", "", []spec{{run: 10}, {submit: 1, run: 10}, {submit: 2, run: 10, queue: 2}}, []float64{0, 20, 10}},
-		// Limits: job 2 is held, job 3 of another user is not.
+		// With limits, job 2 is held, and job 3 of another user is not.
 		{"user limit", "fcfs", cores(4) + "user: {jobs: 1}", "", []spec{{run: 10}, {submit: 1, run: 10}, {submit: 2, run: 10, user: 2}}, []float64{0, 10, 2}},
 		{"core limit", "conservative", cores(4) + "user: {cores: 2}", "", []spec{{run: 10, cores: 2}, {submit: 1, run: 10}, {submit: 2, run: 10, user: 2}}, []float64{0, 10, 2}},
 		{"account limit", "easy", cores(4) + "account: {cores: 2}", "", []spec{{run: 10, cores: 2}, {submit: 1, run: 10}, {submit: 2, run: 10, user: 2}}, []float64{0, 10, 2}},
 		{"qos limit", "easy", cores(4) + "qos: [{name: high, user: {jobs: 1}}]", "", []spec{{run: 10, queue: 2}, {submit: 1, run: 10, queue: 2}, {submit: 2, run: 10}}, []float64{0, 10, 2}},
-		// Preemption; the last start is told.
+		// With preemption, the test lists the last start of a job.
 		{"requeue", "fcfs", cores(2) + "qos: [{name: high, tier: 1, preempts: [low]}, {name: low}]", "", []spec{{run: 10, cores: 2, queue: 3}, {submit: 3, run: 5, queue: 2}}, []float64{8, 3}},
 		{"spared", "fcfs", cores(3) + "qos: [{name: high, tier: 1, preempts: [low]}, {name: low}]", "", []spec{{run: 10, queue: 3}, {submit: 1, run: 10, cores: 2, queue: 3}, {submit: 3, run: 5, cores: 2, queue: 2}}, []float64{0, 8, 3}},
 		{"spared room", "easy", cores(3) + "qos: [{name: high, tier: 1, preempts: [low]}, {name: low}]", "", []spec{{run: 10, queue: 3}, {submit: 1, run: 10, cores: 2, queue: 3}, {submit: 3, run: 5, cores: 2, queue: 2}}, []float64{0, 8, 3}},
-		// Downtime from 10 to 20: what would run into it waits, or ends with it.
+		// During the downtime from 10 to 20 s, a job that would run into it waits, or is
+		// killed by it.
 		{"planned", "fcfs", "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 10s, until: 20s}]}]", "", []spec{{run: 5}, {submit: 1, run: 15}, {submit: 2, run: 5}}, []float64{0, 20, 20}},
 		{"planned", "easy", "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 10s, until: 20s}]}]", "", []spec{{run: 5}, {submit: 1, run: 15}, {submit: 2, run: 5}}, []float64{0, 20, 2}},
 		{"planned", "conservative", "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 10s, until: 20s}]}]", "", []spec{{run: 5}, {submit: 1, run: 15}, {submit: 2, run: 5}}, []float64{0, 20, 2}},
 		{"failure", "fcfs", "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 10s, until: 20s, count: 1, failure: true}]}]", "", []spec{{run: 15}, {submit: 1, run: 15}}, []float64{0, 15}},
 		{"failure", "conservative", "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 10s, until: 20s, count: 1, failure: true}]}]", "", []spec{{run: 15}, {submit: 1, run: 15}}, []float64{0, 15}},
-		// Nodes: two of 4 cores. Jobs of 3 cores do not share one; of two nodes each gets half.
+		// There are two nodes of 4 cores. Two jobs of 3 cores do not share one, and a job
+		// of two nodes gets half of its cores on each.
 		{"whole nodes", "fcfs", "pools: [{nodes: [{count: 2, cores: 4}], share: nodes}]", "", []spec{{run: 10}, {run: 10}, {run: 10}}, []float64{0, 0, 10}},
 		{"shared nodes", "fcfs", "pools: [{nodes: [{count: 2, cores: 4}]}]", "", []spec{{run: 10}, {run: 10}, {run: 10}}, []float64{0, 0, 0}},
 		// Job 5 waits for 3 nodes, which are there at 10 s, and job 6 would leave as many. But
@@ -172,7 +178,7 @@ func TestSchedules(t *testing.T) {
 		//	5       4444444444666666666666666
 		{"adjacent", "order: fcfs, backfill: slurm, interval: 1ms, resolution: 1s", "pools: [{nodes: [{count: 5, cores: 1}], share: nodes, place: adjacent}]", "", planned, []float64{0, 0, 0, 0, 10, 10}},
 		{"counted", "order: fcfs, backfill: slurm, interval: 1ms, resolution: 1s", "pools: [{nodes: [{count: 5, cores: 1}], share: nodes}]", "", planned, []float64{0, 0, 0, 0, 10, 3}},
-		// Dependencies and think times: job 2 comes 5 s after the end of job 1.
+		// With dependencies and think times, job 2 comes 5 s after the end of job 1.
 		{"after", "easy", cores(4), "", []spec{{run: 10}, {run: 10, after: 1, think: 5}, {submit: 30, run: 1, after: 2}}, []float64{0, 15, 30}},
 		{"no time", "easy", cores(1), "", []spec{{run: 0}, {run: 0}, {run: 5}, {run: 0}}, []float64{0, 0, 0, 5}},
 	}
@@ -185,7 +191,7 @@ func TestSchedules(t *testing.T) {
 			if len(m.Partitions) == 1 {
 				m.Partitions[0].Name = "main"
 			}
-			// Jobs are sorted by submission: numbers say which is which.
+			// Jobs are sorted by submission, so their numbers identify them.
 			tr := workload(t, test.jobs)
 			s := play(t, tr, m, built(t, test.policy), simulate.Options{Estimates: test.estimates})
 			starts := make([]float64, tr.Len())

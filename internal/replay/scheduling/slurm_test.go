@@ -18,26 +18,27 @@ import (
 	"premix/internal/testkit/slurmtest"
 )
 
-// sleeper is a job for a real Slurm. Times are seconds.
+// sleeper is a job for a real Slurm. Times are in seconds.
 type sleeper struct {
 	submit, run float64
-	limit       int // minutes, as Slurm has it
+	limit       int // in minutes, as in Slurm
 	nodes       int
 }
 
-// boxNodes is how many nodes Slurm has, of a core each: its backfilling plans whole nodes.
+// boxNodes is the number of nodes of the Slurm. Each has one core, because its backfilling
+// plans whole nodes.
 const boxNodes = 32
 
-// comparison is what Slurm and premix made of the same jobs.
+// comparison is the result of the same jobs in Slurm and in premix.
 type comparison struct {
-	agree                  float64 // part of the jobs that started in the same order
-	wait, replayedWait     float64 // mean, seconds
-	waited                 int     // jobs that waited, but for what each job needs to start
-	passed, replayedPassed int     // jobs that started before one submitted earlier
+	agree                  float64 // fraction of the jobs that started in the same order
+	wait, replayedWait     float64 // means in seconds
+	waited                 int     // jobs that waited longer than every job needs to start
+	passed, replayedPassed int     // jobs that started before an earlier submission
 }
 
-// compare has Slurm's sched/backfill run jobs, and the policy slurm replay what sacct
-// tells of them.
+// compare runs jobs with Slurm's sched/backfill, and replays their records from sacct with
+// the policy slurm.
 func compare(t *testing.T, jobs []sleeper) comparison {
 	t.Helper()
 	if list := slurmtest.Missing(true); len(list) > 0 {
@@ -53,9 +54,9 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 			t.Error(err)
 		}
 	})
-	// Between the end of a job and the start of the next, Slurm's daemons need a moment,
-	// which their accounting does not tell. Jobs that each need all nodes show it; so many,
-	// since the accounting tells whole seconds.
+	// Slurm's daemons need a moment between the end of a job and the start of the next,
+	// which their accounting does not report. Jobs that each need all nodes show it. There
+	// are 24 of them because the accounting has a resolution of one second.
 	var alone []sleeper
 	for range 24 {
 		alone = append(alone, sleeper{0, 2, 1, boxNodes})
@@ -73,7 +74,7 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 	m.Overhead = machine.Span(overhead * float64(trace.Second))
 	s := play(t, tr, m, built(t, "order: fcfs, backfill: slurm, depth: 1000, interval: 1s, resolution: 1s"), simulate.Options{Estimates: simulate.Asked})
 	var c comparison
-	first := make([]trace.Time, tr.Len()) // when a job began in reality
+	first := make([]trace.Time, tr.Len()) // recorded starts of the jobs
 	order := make([]int, tr.Len())
 	for i := range order {
 		order[i] = i
@@ -84,7 +85,8 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 			c.waited++
 		}
 	}
-	// Slurm tells whole seconds: what began within one is in the order of the replay.
+	// Slurm records whole seconds: jobs that began within the same second are in the order
+	// of the replay.
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(first[a], first[b]), cmp.Compare(s.Start[a], s.Start[b]), cmp.Compare(a, b))
 	})
@@ -108,10 +110,10 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 	return c
 }
 
-// began is when a job began in reality.
+// began returns the recorded start of a job.
 func began(t *trace.Trace, job int) trace.Time { return t.Submit[job] + t.Waited[job] }
 
-// runIn has Slurm run jobs to their end, and reads what its accounting tells of them.
+// runIn runs jobs to their end in Slurm, and reads its accounting.
 func runIn(t *testing.T, box *slurmtest.Box, jobs []sleeper) *trace.Trace {
 	t.Helper()
 	started := time.Now()
@@ -148,7 +150,7 @@ func runIn(t *testing.T, box *slurmtest.Box, jobs []sleeper) *trace.Trace {
 	return tr
 }
 
-// longestRun is the length of the longest subsequence that does not descend.
+// longestRun returns the length of the longest subsequence that does not descend.
 func longestRun(list []trace.Time) int {
 	var ends []trace.Time
 	for _, v := range list {
@@ -167,7 +169,7 @@ func longestRun(list []trace.Time) int {
 	return len(ends)
 }
 
-// overtakers counts the jobs that began before one that was submitted earlier.
+// overtakers counts the jobs that began before a job that was submitted earlier.
 func overtakers(starts []trace.Time) int {
 	n, latest := 0, trace.Time(math.MinInt64)
 	for _, at := range starts {
@@ -179,11 +181,11 @@ func overtakers(starts []trace.Time) int {
 	return n
 }
 
-// A handful of jobs whose starts lie seconds apart: Slurm on a busy machine, too, must
-// start them in the order that the replay says. The fourth is backfilled, the fifth is
-// not, since it would delay the third.
+// The starts of these jobs are seconds apart, so even Slurm on a busy machine must start
+// them in the order of the replay. The fourth job is backfilled. The fifth is not, because
+// it would delay the third.
 func TestSlurmStartsThemInThisOrder(t *testing.T) {
-	t.Parallel() // it waits for sleeping jobs
+	t.Parallel() // the test waits for sleeping jobs
 	c := compare(t, []sleeper{
 		{0, 16, 1, 24},
 		{3, 22, 2, 6},
@@ -197,11 +199,12 @@ func TestSlurmStartsThemInThisOrder(t *testing.T) {
 	}
 }
 
-// Slurm and the replay of its accounting agree on 300 jobs of a real trace, of which an
-// hour is a minute: those of NASA-iPSC, from one place on, that ran for two minutes or
-// longer, on a quarter of its nodes. They come so close that nearly half wait, and one in six
-// overtakes others. Slurm looks at its queue once a second, so that shorter jobs would tell
-// of that; and so would a crowd in which most jobs overtake.
+// Slurm and the replay of its accounting agree on 300 jobs of the real trace NASA-iPSC, in
+// which an hour is shortened to a minute. They are the jobs from one position on that ran
+// for two minutes or longer, on a quarter of the trace's nodes. They arrive so fast that
+// nearly half of them wait, and one in six overtakes others. Slurm checks its queue once a
+// second, so shorter jobs would measure this interval, and so would a crowd in which most
+// jobs overtake.
 func TestSlurmAgreesOnARealTrace(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") == "" {
 		t.Skip("it takes 50 minutes: PREMIX_SOAK=1 runs it")
@@ -216,7 +219,7 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n, load = 300, 0.7
-	limits := []int{5, 10, 15, 20, 30, 60} // what people ask for, which is more than they need
+	limits := []int{5, 10, 15, 20, 30, 60} // the requests of users are larger than their needs
 	var jobs []sleeper
 	work, first, last := 0.0, trace.Time(0), trace.Time(0)
 	for i := 15_000; len(jobs) < n; i++ {

@@ -45,7 +45,8 @@ func TestHeapSorts(t *testing.T) {
 	}
 }
 
-// scripted is a policy whose schedule the test gives. queue has the jobs that wait.
+// scripted is a policy whose schedule is a function of the test. queue contains the waiting
+// jobs.
 type scripted struct {
 	c        *Cluster
 	queue    []int32
@@ -64,7 +65,7 @@ func (p *scripted) Gone(job int32, early bool) {
 	p.gone = append(p.gone, fmt.Sprintf("%d at %g early %t", job, p.c.Now().Seconds(), early))
 }
 
-// whatFits starts all that fits.
+// whatFits starts all jobs that fit.
 func whatFits(p *scripted) error {
 	var err error
 	p.queue = slices.DeleteFunc(p.queue, func(job int32) bool {
@@ -77,7 +78,7 @@ func whatFits(p *scripted) error {
 	return err
 }
 
-// read reads jobs: submit, run, cores, asked, in seconds.
+// read parses jobs: submit, run, cores and asked. Times are in seconds.
 func read(t *testing.T, jobs ...[4]int) *trace.Trace {
 	t.Helper()
 	var b strings.Builder
@@ -103,7 +104,7 @@ func parse(t *testing.T, text string) *machine.Machine {
 const two = "pools: [{nodes: [{count: 2, cores: 1}], place: any}]\n"
 
 func TestPolicyIsToldWhatHappens(t *testing.T) {
-	// The first job ends before its estimate, the second overruns it.
+	// The first job ends before its estimate, and the second one overruns it.
 	tr := read(t, [4]int{0, 10, 1, 20}, [4]int{0, 90, 1, 30}, [4]int{5, 10, 1, 10})
 	p := &scripted{schedule: whatFits}
 	s, err := Run(context.Background(), tr, parse(t, two), p, Options{})
@@ -139,7 +140,7 @@ func TestLimitsHoldBack(t *testing.T) {
 	}
 }
 
-// A job whose nodes fail begins again, and what it had done is lost.
+// A job whose nodes fail starts again, and the work before that is lost.
 func TestFailure(t *testing.T) {
 	tr := read(t, [4]int{0, 100, 2, 100})
 	m := parse(t, "pools: [{nodes: [{count: 2, cores: 1}], place: any, down: [{from: 30s, until: 50s, count: 1, failure: true}]}]")
@@ -155,7 +156,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// A policy that starts what cannot run, or nothing, is told so.
+// A policy that starts a job that cannot run, or never starts one, gets an error.
 func TestPolicyAtFault(t *testing.T) {
 	tr := read(t, [4]int{0, 10, 2, 10}, [4]int{1, 10, 1, 10})
 	_, err := Run(context.Background(), tr, parse(t, two), &scripted{schedule: func(*scripted) error { return nil }}, Options{})

@@ -63,7 +63,8 @@ func TestSWF(t *testing.T) {
 	}
 }
 
-// TestBlankLines: blank lines are skipped, and only a long line is called long.
+// TestBlankLines checks that blank lines are skipped, and that only a long line is reported
+// as long.
 func TestBlankLines(t *testing.T) {
 	job := "%d 0 5 100 4 -1 -1 8 200 2048 1 7 3 -1 2 1 -1 -1"
 	tr := read(t, fmt.Sprintf("\n"+job+"\n\n \t \r\n\n"+job+"\n"+strings.Repeat(" ", maxLine+1<<20)+"\n"+job, 1, 2, 3))
@@ -72,8 +73,8 @@ func TestBlankLines(t *testing.T) {
 	}
 }
 
-// preceded makes a workload of n jobs an hour apart, each of which is said to come after
-// job 1, which runs for ten hours. early jobs start before that.
+// preceded returns a workload of n jobs. Each is recorded as a successor of job 1, which
+// runs for ten hours, but the first early ones start before its end.
 func preceded(n, early int) string {
 	b := strings.Builder{}
 	fmt.Fprintln(&b, "1 0 0 36000 1 -1 -1 1 36000 -1 1 1 1 -1 1 1 -1 -1")
@@ -110,7 +111,8 @@ func TestContradictedDependencies(t *testing.T) {
 			}
 		}
 	}
-	// Rounded to seconds, a job can begin a second before the end.
+	// Because times are rounded to seconds, a job may begin a second before the end of
+	// another.
 	tr := read(t, "1 0 0 10 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1\n2 0 9 10 1 -1 -1 1 9 -1 1 1 1 -1 1 1 1 0\n")
 	if len(tr.After) != 1 || len(tr.Read.Notes) != 0 {
 		t.Errorf("%v, %q", tr.After, tr.Read.Notes)

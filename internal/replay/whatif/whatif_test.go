@@ -28,8 +28,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// crowded is a workload of two weeks that keeps a machine of 12 cores busy. Every tenth job
-// comes after the one before it.
+// crowded returns a workload of two weeks that keeps a machine of 12 cores busy. Every
+// tenth job comes after the job before it.
 func crowded(t *testing.T) *trace.Trace {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -118,7 +118,8 @@ func TestFewerNodes(t *testing.T) {
 	}
 }
 
-// TestRun: on a crowded machine both changes make jobs wait longer, beyond chance.
+// TestRun checks that both changes make jobs wait longer on a crowded machine, beyond
+// chance.
 func TestRun(t *testing.T) {
 	tr := crowded(t)
 	m := machine.FromTrace(tr, 14)

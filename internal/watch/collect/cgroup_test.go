@@ -39,7 +39,7 @@ func TestRecognise(t *testing.T) {
 	}
 }
 
-// fakeGroups makes a machine with both versions of cgroups.
+// fakeGroups writes the files of a machine with both versions of cgroups.
 func fakeGroups(b *bench) {
 	b.write("proc/self/mountinfo", mustRead(b, "proc/self/mountinfo"))
 	for name, text := range map[string]string{
@@ -87,13 +87,13 @@ func TestCgroups(t *testing.T) {
 	if got := b.sink.kinds(); got != "oom_kill oom_kill" {
 		t.Errorf("events: %s", got)
 	}
-	again := newCgroups(b.machine, nil, nil) // a watcher that starts later has nothing new to tell
+	again := newCgroups(b.machine, nil, nil) // a watcher that starts later has no new events
 	t.Cleanup(again.Close)
 	b.look(again)
 	if got := b.sink.kinds(); got != "oom_kill oom_kill" {
 		t.Errorf("events: %s", got)
 	}
-	// Tasks come and go.
+	// One task ends, and another one begins.
 	b.write(v1+"memory/x/premix-7.1.1/4.1/memory.usage_in_bytes", "1\n")
 	if err := os.RemoveAll(b.path(v2)); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
-// With more tasks than are looked at in a turn, all of them have their turn.
+// If there are more tasks than the collector reads in a turn, all of them have their turn.
 func TestCgroupsTakeTurns(t *testing.T) {
 	b := newBench(t)
 	const many = quickMost + 50
@@ -135,8 +135,8 @@ func TestCgroupsTakeTurns(t *testing.T) {
 	}
 }
 
-// Where tasks take turns, those that do nothing leave out some, and no processor time is
-// lost of one that begins to do something.
+// If tasks take turns, idle tasks skip some of theirs. No processor time is lost when an
+// idle task becomes active.
 func TestCgroupsRest(t *testing.T) {
 	b := newBench(t)
 	const many, turns = quickMost + 1, 21
@@ -151,15 +151,15 @@ func TestCgroupsRest(t *testing.T) {
 	t.Cleanup(c.Close)
 	used := 1e9
 	for turn := range turns {
-		usage(3, 1e9+turn*1e9) // always
+		usage(3, 1e9+turn*1e9) // active in every turn
 		if turn == 9 {
 			used = 5e9
-			usage(5, int(used)) // once
+			usage(5, int(used)) // active once
 		}
 		b.look(c)
 	}
 	looks, seconds := make(map[string]int), 0.0
-	var before, last time.Time // looks at the one that does something once
+	var before, last time.Time // times of the last two reads of the task that is active once
 	for _, s := range b.sink.samples {
 		switch task := s.ID.Label("task"); {
 		case s.ID.Name == "task.memory":
@@ -173,7 +173,7 @@ func TestCgroupsRest(t *testing.T) {
 	}
 	for i := range many {
 		n := looks[fmt.Sprintf("%d.1", i)]
-		least, greatest := 5, 8 // two to learn that it rests, then one of four
+		least, greatest := 5, 8 // two reads until the task counts as idle, then every fourth turn
 		if i == 3 {
 			least, greatest = turns-1, turns
 		}
@@ -186,7 +186,7 @@ func TestCgroupsRest(t *testing.T) {
 	}
 }
 
-// Real cgroups of this machine, whatever it has.
+// TestRealCgroups reads the real cgroups of this machine, whatever their version is.
 func TestRealCgroups(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("cgroups are made by root")
@@ -203,7 +203,7 @@ func TestRealCgroups(t *testing.T) {
 	var dirs []string
 	t.Cleanup(func() {
 		for _, d := range dirs {
-			// The process that was in it is gone when the kernel says so.
+			// The kernel removes the process from the cgroup some time after its end.
 			answers(t, func() bool { err := os.Remove(d); return err == nil || os.IsNotExist(err) })
 			answers(t, func() bool { err := os.Remove(filepath.Dir(d)); return err == nil || os.IsNotExist(err) })
 		}

@@ -11,7 +11,7 @@ import (
 	"premix/internal/watch"
 )
 
-// fakeClock is a clock that is set by a test.
+// fakeClock is a clock whose time a test sets.
 type fakeClock struct {
 	mu     sync.Mutex
 	moment Moment
@@ -40,10 +40,10 @@ func (c *fakeClock) Wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// advance lets time pass by all clocks.
+// advance advances all clocks by d.
 func (c *fakeClock) advance(d time.Duration) { c.set(d, d, d) }
 
-// set lets a different time pass by each.
+// set advances each clock by a different duration.
 func (c *fakeClock) set(wall, mono, boot time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *fakeClock) set(wall, mono, boot time.Duration) {
 	c.waits = kept
 }
 
-// waiting is how many wait.
+// waiting returns the number of pending waits.
 func (c *fakeClock) waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func TestDifference(t *testing.T) {
 		kind, text       string
 	}{
 		{s, s, s, "", ""},
-		{s + 100*time.Millisecond, s, s, "", ""}, // a time server corrects it
+		{s + 100*time.Millisecond, s, s, "", ""}, // corrected by a time server
 		{0, s, s, "clock_jumped", "The clock jumped back by 1 s."},
 		{3601 * s, s, s, "clock_jumped", "The clock jumped forward by 1h0m0s."},
 		{-3599 * s, s, s, "clock_jumped", "The clock jumped back by 1h0m0s."},
@@ -93,7 +93,7 @@ type counting struct {
 	mu    sync.Mutex
 	turns []time.Time
 	err   error
-	hang  chan struct{} // what the next turn waits for, whatever its context says
+	hang  chan struct{} // if not nil, the next turn waits for it, even after its context is done
 }
 
 func (c *counting) Name() string { return "counting" }
@@ -156,13 +156,13 @@ func TestTurnsAreAligned(t *testing.T) {
 			t.Errorf("turn %d is of %v", i, at)
 		}
 	}
-	// The clock goes back by an hour, and turns with it.
+	// The clock jumps back by an hour, and the times of turns follow it.
 	step(-time.Hour+time.Second, time.Second, time.Second, 4)
 	if want := time.Date(2026, 11, 17, 11, 0, 4, 0, time.UTC); !c.turns[3].Equal(want) {
 		t.Errorf("after the jump: %v", c.turns[3])
 	}
 	answers(t, func() bool { return sink.kinds() == "clock_jumped" })
-	// It was suspended for a day.
+	// The machine was suspended for a day.
 	step(24*time.Hour+time.Second, time.Second, 24*time.Hour+time.Second, 5)
 	answers(t, func() bool { return sink.kinds() == "clock_jumped suspended" })
 	if want := time.Date(2026, 11, 18, 11, 0, 5, 0, time.UTC); !c.turns[4].Equal(want) {
@@ -176,7 +176,7 @@ func TestTurnsThatHang(t *testing.T) {
 	clock.advance(700 * time.Millisecond)
 	answers(t, func() bool { return c.count() == 1 })
 	for range 6 {
-		answers(t, func() bool { return clock.waiting() == 1 }) // the one that looks after clocks
+		answers(t, func() bool { return clock.waiting() == 1 }) // the wait of the goroutine that checks the clocks
 		clock.advance(time.Second)
 	}
 	answers(t, func() bool { return sink.kinds() == "collector_stuck" })

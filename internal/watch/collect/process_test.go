@@ -17,7 +17,7 @@ import (
 	"premix/internal/watch"
 )
 
-// told is what the kernel tells of a thread.
+// told returns the message of the kernel about a thread.
 func told(s unix.Taskstats) []byte {
 	attribute := func(kind uint16, value []byte) []byte {
 		b := make([]byte, 4, 4+len(value)+3)
@@ -47,7 +47,7 @@ func stats(pid, tgid uint32, last bool) unix.Taskstats {
 	return s
 }
 
-// Threads of a process are one task, which is told with the last.
+// The threads of a process are one task, which is reported when the last of them ends.
 func TestThreadsAreSummedUp(t *testing.T) {
 	b := newBench(t)
 	c := newProcesses(b.machine)
@@ -86,7 +86,7 @@ func TestThreadsAreSummedUp(t *testing.T) {
 	}
 }
 
-// A thread that ran between two ticks has had a processor all the same.
+// A thread that ran between two clock ticks has used processor time.
 func TestProcessorTimeOfShortThreads(t *testing.T) {
 	s := stats(7, 7, true)
 	s.Ac_utime, s.Ac_stime = 0, 0
@@ -103,12 +103,12 @@ func TestProcessorTimeOfShortThreads(t *testing.T) {
 	}
 }
 
-// What the kernel tells in a form that is not known is refused, not misread.
+// A message of the kernel in an unknown form is refused.
 func TestTaskstatsOfOtherKernels(t *testing.T) {
 	old := stats(7, 7, true)
 	old.Version = leastTaskstats - 1
 	moved := told(stats(7, 7, true))
-	binary.NativeEndian.PutUint32(moved[8:], 8) // the number beside the struct
+	binary.NativeEndian.PutUint32(moved[8:], 8) // the size that stands beside the struct
 	for name, b := range map[string][]byte{"old": told(old), "moved": moved, "nothing": nil, "torn": told(old)[:20]} {
 		if _, err := parseTaskstats(b); err == nil {
 			t.Errorf("%s: no error", name)
@@ -116,7 +116,7 @@ func TestTaskstatsOfOtherKernels(t *testing.T) {
 	}
 }
 
-// FuzzTaskstats has messages be anything.
+// FuzzTaskstats checks that arbitrary messages cause no panic.
 func FuzzTaskstats(f *testing.F) {
 	f.Add(told(stats(7, 7, true)))
 	f.Fuzz(func(_ *testing.T, b []byte) {
@@ -125,7 +125,8 @@ func FuzzTaskstats(f *testing.F) {
 	})
 }
 
-// Of a process whose parent has ended, too, the kernel tells later who that was.
+// If the parent of a process has ended, the collector waits for the kernel's message about
+// the parent before it records the process.
 func TestParentsThatEnd(t *testing.T) {
 	b := newBench(t)
 	c := newProcesses(b.machine)
@@ -135,7 +136,7 @@ func TestParentsThatEnd(t *testing.T) {
 		o, _ := c.thread(&s, b.wall())
 		return o
 	}
-	const pid = 1 << 23 // no process has such a number
+	const pid = 1 << 23 // no process has a number this high
 	c.wait[0] = []orphan{child(pid, pid+1), child(pid+2, pid+3), child(pid+4, pid+5)}
 	if c.wait[0] = c.judge(c.wait[0], b.sink); len(c.wait[0]) != 3 {
 		t.Fatalf("%d wait", len(c.wait[0]))
@@ -156,7 +157,8 @@ func TestParentsThatEnd(t *testing.T) {
 	}
 }
 
-// Every process is recorded, however short, but for those that premix has started.
+// Every process is recorded, even a short one, except for processes that premix has
+// started.
 func TestProcessesAreRecorded(t *testing.T) {
 	b := newBench(t)
 	c, err := openProcesses(b.machine)

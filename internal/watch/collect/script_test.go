@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// configured reads a configuration with one script.
+// configured returns the script of a configuration that contains only this script.
 func configured(t *testing.T, script string) Script {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "watch.yaml")
@@ -80,15 +80,15 @@ func TestScriptsThatFail(t *testing.T) {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
-	// What prints more than anybody wants is read to the limit, and ends.
+	// Excessive output is read up to a limit, and the script is then ended.
 	s := newScript(b.machine, configured(t, `format: lines, command: "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo"`))
 	if err := s.Collect(context.Background(), b.wall(), b.sink); err == nil || len(err.Error()) > 500 {
 		t.Errorf("%.600v", err)
 	}
 }
 
-// A script that hangs is killed, with children that hide from it; what a script leaves
-// running is, too.
+// A script that hangs is killed together with children that have left its process group.
+// Processes that a finished script has left are killed too.
 func TestScriptsThatHang(t *testing.T) {
 	dir := t.TempDir()
 	b := newBench(t)
@@ -126,7 +126,7 @@ func TestScriptsThatHang(t *testing.T) {
 	if len(pids()) != 3 {
 		t.Fatal("it has not begun")
 	}
-	// It ends, and leaves a child in its group.
+	// This script ends, and leaves a child in its process group.
 	s = newScript(b.machine, configured(t, `format: lines, command: "sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > `+dir+`/child; echo a 1"`))
 	if err := s.Collect(context.Background(), b.wall(), b.sink); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestScriptsThatHang(t *testing.T) {
 	answers(t, func() bool { return gone(child) })
 }
 
-// gone tells whether a process is dead, buried or not.
+// gone reports whether a process has ended, even if its parent has not waited for it.
 func gone(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return true
@@ -145,7 +145,7 @@ func gone(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// A script that hangs delays nobody else, and is an event.
+// A script that hangs does not delay other collectors, and is reported as an event.
 func TestScriptThatHangsDelaysNobody(t *testing.T) {
 	sink := &recorder{}
 	s := configured(t, `format: lines, interval: 200ms, timeout: 100ms, command: "sleep 1000"`)

@@ -36,7 +36,8 @@ func TestStarts(t *testing.T) {
 	}
 	b.sink.want(t, map[string]float64{`task.week_hot_starts{user="ann"}`: 1, `task.week_cold_starts{user="ann"}`: 1, `task.week_saved{user="ann"}`: 1.5, `task.week_not_loaded{user="ann"}`: 3000})
 	calls.RecordStart(calls.Start{Tool: "bwa", Start: "hot", Saved: 2})
-	// Another machine with the same home directory, and an earlier week.
+	// Append a start on another machine with the same home directory, and a start in an
+	// earlier week.
 	f, err := os.OpenFile(calls.StartsFile(dir), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +53,7 @@ func TestStarts(t *testing.T) {
 	}
 	b.sink.want(t, map[string]float64{`task.week_hot_starts{user="ann"}`: 2, `task.week_cold_starts{user="ann"}`: 1, `task.week_saved{user="ann"}`: 3.5})
 
-	// A table of another user, a link and a pipe are not read.
+	// Files of another user, links and pipes are not read.
 	file := calls.StartsFile(dir)
 	other := filepath.Join(home, "other")
 	for name, replace := range map[string]func() error{

@@ -19,7 +19,7 @@ import (
 	"premix/internal/watch"
 )
 
-// runDir makes a run directory with a plan, as premix run does.
+// runDir is a run directory with a plan, as premix run makes it.
 type runDir struct {
 	t   *testing.T
 	dir string
@@ -65,7 +65,7 @@ func (r *runDir) record(n int) record.Task {
 		User: 0.5, System: 0.25, MaxRSS: 9, ReadBytes: 10, WriteBytes: 11, Latency: 0.003}
 }
 
-// following is a collector of tasks with a place for announcements.
+// following returns a collector of tasks with a directory for announcements.
 func following(t *testing.T, state string) (*bench, *tasks) {
 	b := newBench(t)
 	b.machine.root = ""
@@ -98,7 +98,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	if got := b.tasks()[want.Key]; got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	// A torn line is not there yet; a task that failed says why.
+	// An incomplete line is ignored until it is complete. A task that failed has a reason.
 	bad := r.record(2)
 	bad.Cause, bad.Error, bad.Exit = record.CauseExit, "the tool ended with status 3", 3
 	text, _ := json.Marshal(bad)
@@ -112,7 +112,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	if got := b.tasks()[r.dir+"#2.1"]; got.OK || got.Exit != 3 || got.Reason != "exit: the tool ended with status 3" {
 		t.Errorf("%+v", got)
 	}
-	// What runs is told of when it begins, and once.
+	// A running task is reported once, when it begins.
 	r.append("lock", fmt.Sprintf("process %d on %s\n", os.Getpid(), here))
 	work := filepath.Join(r.dir, engine.StateDir, "tasks", "3.1")
 	if err := os.Mkdir(work, 0o755); err != nil {
@@ -136,7 +136,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	if c.RunOf(fmt.Sprint(os.Getpid())) != r.dir {
 		t.Error("the process of the run is not known")
 	}
-	// One that goes without a record is told of, too.
+	// A task that ends without a record is reported too.
 	if err := os.Mkdir(work[:len(work)-3]+"4.1", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	if got := b.tasks()[r.dir+"#4.1"]; got.End.IsZero() || got.OK || !strings.Contains(got.Reason, "without a record") {
 		t.Errorf("%+v", got)
 	}
-	// And the directory may go.
+	// The run directory may be removed.
 	if err := os.RemoveAll(r.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestRunsAreFollowed(t *testing.T) {
 	}
 }
 
-// What other machines do in a shared directory is theirs to tell.
+// Tasks of other machines in a shared directory are reported by their own watcher.
 func TestRecordsOfOtherMachines(t *testing.T) {
 	b, c := following(t, "")
 	b.look(c)
@@ -171,7 +171,7 @@ func TestRecordsOfOtherMachines(t *testing.T) {
 	if n := len(b.tasks()); n != 0 {
 		t.Errorf("%d tasks", n)
 	}
-	// Unless somebody wants them.
+	// The tasks are reported if the directory is in the configuration.
 	all := newTasks(b.machine, "", "", []string{r.dir})
 	t.Cleanup(func() { all.Close() })
 	b.look(all)
@@ -180,7 +180,8 @@ func TestRecordsOfOtherMachines(t *testing.T) {
 	}
 }
 
-// A watcher that is killed goes on where it was, and tells twice rather than never.
+// A watcher that follows a killed one continues where that one was. It may report tasks
+// twice, but it misses none.
 func TestWatcherIsKilled(t *testing.T) {
 	here, _ := os.Hostname()
 	state := t.TempDir()
@@ -199,7 +200,7 @@ func TestWatcherIsKilled(t *testing.T) {
 		more(10)
 		b.look(c) // two seconds
 	}
-	// The kill: nothing is written down. Tasks go on.
+	// The watcher is killed without writing its state, while tasks continue.
 	more(50)
 	before := len(b.sink.tasks)
 	again := newTasks(b.machine, engine.AnnouncementDir(), state, nil)
@@ -212,7 +213,7 @@ func TestWatcherIsKilled(t *testing.T) {
 	}
 	more(1)
 	b.look(again)
-	// One that ends as it should repeats nothing.
+	// A watcher that ends regularly repeats nothing.
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -224,19 +225,19 @@ func TestWatcherIsKilled(t *testing.T) {
 	if n := len(b.sink.tasks) - before; n != 1 || len(b.tasks()) != 152 {
 		t.Errorf("%d reports, %d tasks", n, len(b.tasks()))
 	}
-	// A state that is damaged is as good as none.
+	// A damaged state is treated like a missing one.
 	if err := os.WriteFile(filepath.Join(state, stateFile), []byte(`{"runs":{`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	b.look(newTasks(b.machine, engine.AnnouncementDir(), state, nil))
 }
 
-// Followed by inotify, a run is read although its directory goes at once.
+// With inotify, all tasks of a run are read although its directory is removed at once.
 func TestShortRunIsNotMissed(t *testing.T) {
 	here, _ := os.Hostname()
 	b, c := following(t, "")
-	// All that this user runs shares a number of inotify instances: where it is used up,
-	// some are waited for.
+	// All processes of this user share a limited number of inotify instances. If they are
+	// used up, the test waits for one.
 	answers(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -272,7 +273,7 @@ func TestShortRunIsNotMissed(t *testing.T) {
 	}
 }
 
-// Directories are those of anybody.
+// Run directories may belong to any user, and so may be hostile.
 func TestHostileDirectories(t *testing.T) {
 	here, _ := os.Hostname()
 	b, c := following(t, "")

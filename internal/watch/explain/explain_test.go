@@ -15,10 +15,10 @@ import (
 	"premix/internal/watch/explain"
 )
 
-// trials is how many windows of each kind are explained.
+// trials is the number of windows of each kind that are explained.
 const trials = 20
 
-// each runs f for so many seeds, as many at a time as tests may run.
+// each runs f for n seeds, two at a time.
 func each(n int, f func(seed uint64)) {
 	var wg sync.WaitGroup
 	ready := make(chan struct{}, 2)
@@ -34,7 +34,7 @@ func each(n int, f func(seed uint64)) {
 	wg.Wait()
 }
 
-// windowOf is five minutes at another time of the day for each seed.
+// windowOf returns a window of five minutes at a time of the day that depends on the seed.
 func windowOf(seed uint64) explain.Window {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	end := time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC).Add(time.Duration(rng.IntN(86400)) * time.Second)
@@ -79,7 +79,7 @@ func TestStormIsNamedFirst(t *testing.T) {
 	})
 }
 
-// A machine that does what it always does has nothing to be told of.
+// A machine that behaves as usual causes no findings.
 func TestQuietWindows(t *testing.T) {
 	each(trials, func(seed uint64) {
 		w := windowOf(seed + 1000)
@@ -116,7 +116,7 @@ func TestWindowTooShort(t *testing.T) {
 	}
 }
 
-// What happens each night at this hour is usual, and on the first night it is not.
+// An event that happens each night at this hour is usual, but on the first night it is not.
 func TestSameHourOfEarlierDays(t *testing.T) {
 	for _, nights := range []int{1, 3} {
 		w := windowOf(7)
@@ -144,7 +144,7 @@ func TestSameHourOfEarlierDays(t *testing.T) {
 	}
 }
 
-// A storm that was explained already does not make the next one usual.
+// A storm that was explained before does not make the next one usual.
 func TestExplainedWindowsAreLeftOut(t *testing.T) {
 	w := windowOf(8)
 	src := newSimulated(8, 4, w.End, 1, storm{})
@@ -171,7 +171,8 @@ func TestExplainedWindowsAreLeftOut(t *testing.T) {
 	}
 }
 
-// What the caller knows of is not compared, and what comes after it is named.
+// Series that the caller excepts are not compared, and the effects of their changes on other
+// series are named instead.
 func TestExcept(t *testing.T) {
 	w := windowOf(6)
 	began := w.Start.Add(time.Minute)
@@ -191,15 +192,15 @@ func TestExcept(t *testing.T) {
 	}
 }
 
-// What is done beyond what is usual is a note, unless somebody waits for it, something
-// fails, or a disk has no more to give; and where the kernel does not tell who waits, a
-// queue says so.
+// Unusual activity is only a note, unless a process waits for it, something fails, or a
+// disk is at its limit. If the kernel does not report pressure, the length of a queue shows
+// that processes wait.
 func TestNotes(t *testing.T) {
 	burst := func(from, length time.Duration, height float64) plan { return plan{from, length, height} }
 	for _, tt := range []struct {
 		name     string
-		planted  map[string]plan // by name of the series, of sdac where it is a disk's
-		blind    bool            // the kernel does not tell of pressure
+		planted  map[string]plan // by the name of the series, of the disk sdac for series of disks
+		blind    bool            // the kernel does not report pressure
 		findings int
 		first    string
 		notes    int
@@ -249,7 +250,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// plan is what is planted in a series, from the begin of the window on.
+// plan is a value added to a series, from an offset in the window on.
 type plan struct {
 	from, length time.Duration
 	height       float64

@@ -13,12 +13,12 @@ import (
 	"premix/internal/watch/series"
 )
 
-// simulated is a machine that does not exist: its series are functions of time
-// and a seed, at any moment of any day, with noise of several kinds. It is what
-// findings are tested on where a real machine cannot be made to behave.
+// simulated is a machine that does not exist. Its series are functions of time and a seed,
+// defined at any moment of any day, with noise of several kinds. The tests of findings use
+// it, because a real machine cannot be controlled well enough.
 type simulated struct {
-	now    time.Time // nothing is known of later
-	first  time.Time // or of earlier
+	now    time.Time // end of the data
+	first  time.Time // beginning of the data
 	series []*wave
 	tasks  []watch.Task
 }
@@ -31,18 +31,18 @@ type wave struct {
 	interval int64 // seconds between samples
 
 	level   float64
-	daily   float64 // part of the level that goes with the hour
+	daily   float64 // fraction of the level that depends on the hour
 	slow    float64 // amplitude of noise that lasts for minutes
-	fast    float64 // of independent noise with heavy tails
-	burst   float64 // height of bursts, which are usual
+	fast    float64 // amplitude of independent noise with heavy tails
+	burst   float64 // height of usual bursts
 	every   int64   // seconds between bursts
-	growth  float64 // a second
+	growth  float64 // per second
 	least   float64
 	most    float64
-	whole   bool // a count
+	whole   bool // whether values are whole numbers
 	from    int64
-	until   int64                   // unix; 0: for ever
-	planted func(t float64) float64 // added, by unix seconds
+	until   int64                   // Unix time; 0 means without end
+	planted func(t float64) float64 // added to the value, by Unix time
 }
 
 func hash(a, b uint64) uint64 {
@@ -56,7 +56,7 @@ func hash(a, b uint64) uint64 {
 
 func uniform(a, b uint64) float64 { return float64(hash(a, b)>>11) / (1 << 53) }
 
-// normal is good enough: the sum of four uniform values.
+// normal returns an approximately normal value: the sum of four uniform values.
 func normal(a, b uint64) float64 {
 	h := hash(a, b)
 	sum := 0.0
@@ -67,7 +67,7 @@ func normal(a, b uint64) float64 {
 	return (sum/0xffff - 2) * math.Sqrt(3)
 }
 
-// smooth is noise that changes within about so many seconds.
+// smooth returns noise that changes within about the given number of seconds.
 func smooth(seed uint64, t, seconds int64) float64 {
 	i, r := t/seconds, float64(t%seconds)/float64(seconds)
 	r = r * r * (3 - 2*r)
@@ -85,12 +85,12 @@ func (w *wave) at(t int64) float64 {
 	if w.fast != 0 {
 		n := normal(w.seed+4, uint64(t))
 		if uniform(w.seed+5, uint64(t)) < 0.02 {
-			n *= 6 // a tail that a normal distribution has not
+			n *= 6 // a heavier tail than a normal distribution has
 		}
 		v += w.fast * n
 	}
 	if w.burst != 0 {
-		// Somewhere in each stretch, for one to four seconds.
+		// There is one burst in each stretch, at any place in it, of one to four seconds.
 		stretch := t / w.every
 		begin := stretch*w.every + int64(uniform(w.seed+6, uint64(stretch))*float64(w.every-4))
 		if t >= begin && t <= begin+int64(hash(w.seed+7, uint64(stretch))%4) {
@@ -176,19 +176,21 @@ func (s *simulated) Tasks(_ context.Context, q series.TaskQuery) ([]watch.Task, 
 	return list, nil
 }
 
-// storm is thousands of files made and removed on a disk. Zero: no storm.
+// storm describes the creation and removal of thousands of files on a disk. The zero value
+// is a window without one.
 type storm struct {
 	device       string
 	begin, until time.Time
 }
 
-// newSimulated makes a machine with so many disks that runs a workflow of two
+// newSimulated returns a machine with the given number of disks that runs a workflow of two
 // steps on four slots, from hours before a window until its end.
 func newSimulated(seed uint64, disks int, end time.Time, hours int, st storm) *simulated {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	s := &simulated{now: end, first: end.Add(-3 * 24 * time.Hour)}
 	began, until := float64(st.begin.Unix()), float64(st.until.Unix())
-	// ramp grows from 0 to height within so many seconds of the storm's begin, lag later.
+	// ramp returns a function that grows from 0 to height within the given number of
+	// seconds, beginning lag seconds after the storm.
 	ramp := func(height, lag, within float64) func(float64) float64 {
 		if st.device == "" {
 			return nil
@@ -246,8 +248,8 @@ func newSimulated(seed uint64, disks int, end time.Time, hours int, st storm) *s
 		add(&wave{level: 100 * rng.Float64(), daily: rng.Float64(), slow: 30 * rng.Float64(), fast: 20 * rng.Float64(), burst: 200 * rng.Float64(), every: 20 + rng.Int64N(200), interval: 1 + rng.Int64N(10)}, "vendor.counter", watch.PerSecond, "script", fmt.Sprintf("s%d", i))
 	}
 
-	// Tasks: four slots, each of which runs one after the other; in the storm those of
-	// the step call take five times as long.
+	// Four slots run tasks one after the other. During the storm, tasks of the step call
+	// take five times as long.
 	for slot := range 4 {
 		step := []string{"align", "call"}[slot%2]
 		at := end.Add(-time.Duration(hours)*time.Hour - time.Duration(rng.IntN(10))*time.Second)
@@ -259,7 +261,7 @@ func newSimulated(seed uint64, disks int, end time.Time, hours int, st storm) *s
 			}
 			k := watch.Task{Key: fmt.Sprintf("run/%d-%d", slot, n), Name: fmt.Sprintf("sample%d", n), Run: "/runs/" + step, Step: step, User: "anna", Node: "n1", Engine: "local", Start: "fork", Began: at, End: at.Add(length), OK: true, Cores: 1}
 			s.tasks = append(s.tasks, k)
-			if k.End.After(end.Add(-30 * time.Minute)) { // the series of older ones are not asked for
+			if k.End.After(end.Add(-30 * time.Minute)) { // the series of older tasks are not read
 				labels := []string{"task", k.Key, "run", "/runs/" + step, "manager", "premix"}
 				from, to := k.Began.Unix()+1, k.End.Unix()+1
 				w := &wave{level: 0.9, slow: 0.05, fast: 0.05, from: from, until: to}

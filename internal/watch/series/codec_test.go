@@ -25,7 +25,7 @@ func TestBlock(t *testing.T) {
 		name   string
 		times  []int64
 		values []float64
-		most   int // bytes
+		most   int // highest number of bytes
 	}{
 		{"nothing", nil, nil, 1},
 		{"one", []int64{1795082400000}, []float64{0.1}, 16},
@@ -71,7 +71,8 @@ func TestBlockOfAnything(t *testing.T) {
 	}
 }
 
-// A column gives back what it was given, by time, the later of two at the same time.
+// A column returns its samples sorted by time. Of two samples with the same time, it keeps
+// the later one.
 func TestColumn(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var c column
@@ -114,7 +115,7 @@ func FuzzBlock(f *testing.F) {
 	})
 }
 
-// journalOf is a journal with frames.
+// journalOf returns a journal with the given frames.
 func journalOf(payloads ...[]byte) []byte {
 	b := binary.LittleEndian.AppendUint64([]byte(journalMagic), uint64(7_200_000))
 	for _, p := range payloads {
@@ -126,8 +127,8 @@ func journalOf(payloads ...[]byte) []byte {
 	return b
 }
 
-// FuzzJournal: whatever a frame holds, reading it ends without a panic and gives no more
-// than it has bytes.
+// FuzzJournal checks that reading a frame of arbitrary bytes ends without a panic, and
+// returns no more data than the frame has bytes.
 func FuzzJournal(f *testing.F) {
 	first := appendSeries(nil, 0, watch.NewID("node.load", "node", "n1"), watch.Count)
 	f.Add(appendSamples(first, []entry{{0, 7_200_001, 1.5}, {0, 7_201_000, 2}}))
@@ -205,7 +206,7 @@ func TestSpansComeBack(t *testing.T) {
 	}
 }
 
-// splitRow is Row as it was written until values were plain.
+// splitRow is a Row in the form of versions that split the bytes of values.
 type splitRow struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"`
@@ -214,9 +215,9 @@ type splitRow struct {
 	Value  float64 `parquet:"value,split"`
 }
 
-// Values come back from files bit by bit, also from those that older versions wrote.
+// Values are read back bit by bit, also from files of older versions.
 func TestValuesComeBack(t *testing.T) {
-	const n = 20_000 // several pages
+	const n = 20_000 // enough for several pages
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []float64{0, math.Copysign(0, -1), 1, -1, math.SmallestNonzeroFloat64, -math.MaxFloat64, 0.1, 4096}
 	for len(values) < n {
@@ -263,7 +264,7 @@ func TestValuesComeBack(t *testing.T) {
 	check("as it was", func(path string) error { return writeOld(path, i, values) })
 }
 
-// writeOld writes a file as it was written until values were plain.
+// writeOld writes a file in the form of versions that split the bytes of values.
 func writeOld(path string, i *identity, values []float64) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -281,8 +282,8 @@ func writeOld(path string, i *identity, values []float64) error {
 	return errors.Join(err, serr, w.Close())
 }
 
-// The library reads what is written here, row for row: series that share a page, one that
-// has many, and more than one row group.
+// The Parquet library reads the files row for row: series that share a page, a series with
+// many pages, and several row groups.
 func TestFilesAreParquet(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 3))
 	dir := t.TempDir()
@@ -311,7 +312,7 @@ func TestFilesAreParquet(t *testing.T) {
 			}
 			s := &sums[len(sums)-1]
 			s.Min, s.Max, s.Count = min(s.Min, values[j]), max(s.Max, values[j]), s.Count+1
-			s.Mean += values[j] // of which the mean is made below
+			s.Mean += values[j] // the sum, from which the mean is computed below
 		}
 		if err := out.add(i, unit, times, values); err != nil {
 			t.Fatal(err)
@@ -330,7 +331,7 @@ func TestFilesAreParquet(t *testing.T) {
 	if got, err := parquet.ReadFile[RollupRow](filepath.Join(out.dir, minute.file())); err != nil || !slices.Equal(got, sums) {
 		t.Errorf("roll-ups: %v, %d rows, want %d", err, len(got), len(sums))
 	}
-	// What the footer says of a row group holds for its rows.
+	// The footer's data about a row group is true for its rows.
 	f, err := os.Open(filepath.Join(out.dir, raw.file()))
 	if err != nil {
 		t.Fatal(err)
@@ -372,8 +373,8 @@ func TestFilesAreParquet(t *testing.T) {
 	}
 }
 
-// Windows of a day become one segment when nothing more is coming to it, or somebody waits;
-// but not those of which another one with the same begin is open.
+// The windows of a day become one segment if no more windows will belong to it, or if a
+// caller waits. A window is left out while another one with the same begin is open.
 func TestWindowsThatAreDue(t *testing.T) {
 	now := time.Now()
 	hours := func(begin ...int64) (all []*window) {
@@ -411,7 +412,7 @@ func TestWindowsThatAreDue(t *testing.T) {
 	}
 }
 
-// Labels are JSON, and equal for equal labels.
+// Labels are encoded as JSON, and equal labels have equal texts.
 func TestLabelsText(t *testing.T) {
 	for _, tt := range []struct {
 		labels []watch.Label

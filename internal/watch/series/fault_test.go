@@ -20,7 +20,7 @@ import (
 	"premix/internal/watch/series"
 )
 
-// ticks brings one sample of each of some series a second.
+// ticks adds one sample per second to each of many series.
 func ticks(db *series.DB, from, until, many int) {
 	for i := from; i < until; i++ {
 		batch := make([]watch.Sample, many)
@@ -31,8 +31,8 @@ func ticks(db *series.DB, from, until, many int) {
 	}
 }
 
-// have returns how many samples each of some series has, and checks that these are the first
-// ones brought.
+// have returns the number of samples of each series, and checks that they are the first
+// ones that were added.
 func have(t *testing.T, db *series.DB, many int) []int {
 	t.Helper()
 	results, err := db.Query(context.Background(), series.Query{Name: "disk.q", Start: begin, End: begin.Add(100 * 24 * time.Hour), Step: time.Second})
@@ -63,7 +63,8 @@ func copyTree(t *testing.T, from, to string) {
 	}
 }
 
-// Wherever a journal ends, what is before is there, and more can be brought.
+// Wherever a journal is cut off, the samples before the cut are available, and more can be
+// added.
 func TestJournalCutAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir, series.Options{Flush: time.Hour})
@@ -111,7 +112,8 @@ func TestJournalCutAnywhere(t *testing.T) {
 	}
 }
 
-// Whatever file is cut wherever, the directory opens, and answers with the rest.
+// Whichever file is cut off, at any place, the database opens and answers with the
+// remaining data.
 func TestFilesCutAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir, series.Options{Window: time.Hour, RowsInTable: 1})
@@ -179,8 +181,8 @@ func TestFilesCutAnywhere(t *testing.T) {
 	}
 }
 
-// Windows of a day become one segment. A kill before all of their journals are removed
-// leaves nothing that counts twice, nor journals.
+// The windows of a day become one segment. If the process is killed before all of their
+// journals are removed, no sample is counted twice afterwards, and no journal remains.
 func TestJournalsOfADay(t *testing.T) {
 	dir := t.TempDir()
 	opt := series.Options{Window: 30 * time.Minute}
@@ -226,7 +228,7 @@ func TestJournalsOfADay(t *testing.T) {
 	}
 }
 
-// A bit that fell over in a Parquet file is never a panic.
+// A flipped bit in a Parquet file never causes a panic.
 func TestFlippedBits(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir, series.Options{})
@@ -260,7 +262,7 @@ func TestFlippedBits(t *testing.T) {
 			t.Errorf("bit at %d: %v", at, err)
 			continue
 		}
-		// An error is fine, as long as it is one.
+		// An error is allowed, but not a panic.
 		_, _ = db.Query(context.Background(), series.Query{Name: "*", Start: begin, End: begin.Add(time.Hour), Step: time.Second})
 		if err := db.Close(); err != nil {
 			t.Errorf("bit at %d: %v", at, err)
@@ -268,8 +270,8 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// TestMain is also the process that TestKill kills: it brings samples as fast as it can and
-// prints how many.
+// TestMain is also the process that TestKill kills. It adds samples as fast as it can, and
+// prints their number.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("SERIES_TEST_KILL")
 	if dir == "" {
@@ -303,8 +305,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// Whenever the process is killed, what is there afterwards has no hole, nothing twice, and
-// what came after a kill follows what came before.
+// Whenever the process is killed, the remaining samples have no gap and no duplicates, and
+// the samples after a kill follow the samples before it.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	before := 0
@@ -318,7 +320,8 @@ func TestKill(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Some lines of progress, then the kill: at another moment each time.
+		// Wait for some lines of progress, a different number each time, and then kill the
+		// process.
 		buf := make([]byte, 1)
 		for lines := 0; lines < 20+3*round; {
 			if _, err := out.Read(buf); err != nil {
@@ -331,7 +334,7 @@ func TestKill(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // it fails because the process was killed
 		db := open(t, dir, series.Options{Window: time.Hour})
 		n := have(t, db, 2)
 		if n[0] != n[1] || n[0] < before {
@@ -373,7 +376,7 @@ func onTmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-// until waits for a condition.
+// until waits until ok returns true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -397,7 +400,8 @@ func events(t *testing.T, db *series.DB) string {
 	return strings.Join(kinds, " ")
 }
 
-// While the disk is full everything is in memory; when there is room again it goes to disk.
+// While the disk is full, all samples are in memory. Once there is room, they are written
+// to disk.
 func TestDiskFull(t *testing.T) {
 	dir := onTmpfs(t, "2m")
 	ballast := filepath.Join(dir, "ballast")
@@ -422,7 +426,7 @@ func TestDiskFull(t *testing.T) {
 		at += 500
 		return db.Stats().Trouble != ""
 	})
-	ticks(db, at, at+4000, many) // into the next window
+	ticks(db, at, at+4000, many) // reaches into the next window
 	at += 4000
 	if n := have(t, db, many); n[0] != at || n[many-1] != at {
 		t.Errorf("%v samples while the disk is full, want %d", n, at)
@@ -436,7 +440,7 @@ func TestDiskFull(t *testing.T) {
 	until(t, "disk_recovered", func() bool { return strings.Contains(events(t, db), "disk_recovered") })
 	ticks(db, at, at+10, many)
 	at += 10
-	// Nothing of it is in danger any more.
+	// All samples are now on disk.
 	until(t, "segments", func() bool { return db.Stats().Segments > 0 })
 	shut(t, db)
 	db = open(t, dir, opt)
@@ -448,7 +452,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A disk that stays full costs a bounded amount of memory: the oldest goes, and is counted.
+// If the disk stays full, the use of memory is bounded: the oldest samples are dropped and
+// counted.
 func TestMemoryIsBounded(t *testing.T) {
 	dir := onTmpfs(t, "1m")
 	opt := series.Options{Window: time.Hour, Flush: time.Millisecond, Memory: 2 << 20}
@@ -484,7 +489,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// The clock goes a year forward, and back.
+// The clock jumps forward by a year, and back.
 func TestClockJumps(t *testing.T) {
 	dir := t.TempDir()
 	opt := series.Options{Flush: time.Millisecond}
@@ -523,7 +528,7 @@ func TestClockJumps(t *testing.T) {
 	check()
 }
 
-// Old samples cannot make windows close that are in use.
+// Old samples cannot cause windows in use to be closed.
 func TestTooManyTimes(t *testing.T) {
 	db := open(t, t.TempDir(), series.Options{})
 	for i := range 20 {
@@ -534,7 +539,7 @@ func TestTooManyTimes(t *testing.T) {
 	}
 }
 
-// Each resolution goes at its age, and queries take what is left.
+// Each resolution is removed at its age, and queries use the remaining ones.
 func TestRetention(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -549,7 +554,7 @@ func TestRetention(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		age    time.Duration
-		points int // by the second
+		points int // at a step of one second
 		tasks  int
 	}{
 		{time.Hour, 7300, 1},
@@ -589,7 +594,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// Samples that are too few for roll-ups have none, and stay as long as these would.
+// Series with few samples have no roll-ups. Their samples are kept as long as roll-ups
+// would be.
 func TestRetentionOfFewSamples(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -633,7 +639,7 @@ func TestRetentionOfFewSamples(t *testing.T) {
 	}
 }
 
-// Everything at once: what is brought, asked, closed, merged and removed.
+// Samples are added, queried, closed, merged and removed at the same time.
 func TestConcurrently(t *testing.T) {
 	db := open(t, t.TempDir(), series.Options{Window: time.Minute, Flush: time.Millisecond, RowsInTable: 20})
 	var writers, readers sync.WaitGroup

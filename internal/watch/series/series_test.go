@@ -40,7 +40,7 @@ func shut(t *testing.T, db *series.DB) {
 	}
 }
 
-// naive keeps samples as a map, and sums them up in the plainest way.
+// naive keeps samples in a map, and computes roll-ups in the simplest way.
 type naive map[string]map[int64]float64
 
 func (n naive) add(s watch.Sample) {
@@ -92,15 +92,16 @@ func equalPoints(a, b []series.Point) error {
 	return nil
 }
 
-// Whatever is brought in whatever order, and wherever it is by now, answers are those of
-// a map.
+// In whatever order samples are added, and wherever they are stored, answers are the same
+// as from a map.
 func TestAnswersAreThoseOfAMap(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			dir := t.TempDir()
-			// In batches, with a window that holds all jumps; or one by one, because then it
-			// is known which are refused.
+			// With odd seeds, samples are added in batches, and the window includes all
+			// jumps. With even seeds they are added one by one, because then the test
+			// knows which ones are refused.
 			opt, jump, size := series.Options{Window: 2 * time.Hour, Flush: time.Millisecond}, 5, 200
 			if seed%2 == 0 {
 				opt.Window, jump, size = 30*time.Minute, 30, 2
@@ -316,7 +317,7 @@ func TestTasks(t *testing.T) {
 	shut(t, db)
 	db = open(t, dir, opt)
 	all("as Parquet, reopened")
-	// The beginning of a task that is known to have ended changes nothing.
+	// A report that a task has begun changes nothing if its end is known.
 	db.Task(task("3", begin.Add(3*time.Minute), time.Time{}))
 	all("told again")
 	if files, _ := filepath.Glob(filepath.Join(dir, "tasks", "*.parquet")); len(files) == 0 {
@@ -383,8 +384,8 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// A task comes back from a file with all its fields, or those that are asked for, and once
-// where two files have it.
+// A task is read from a file with all its fields or with the requested ones, and only once
+// if two files contain it.
 func TestTaskFields(t *testing.T) {
 	db := open(t, t.TempDir(), series.Options{})
 	defer shut(t, db)

@@ -48,8 +48,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// A process outside premix has requested nothing, so it gets no advice, and it is not
-// counted among the tasks of a step of the same name.
+// A process outside premix has requested no resources. It therefore gets no advice, and is
+// not counted among the tasks of a step with the same name.
 func TestNoAdviceForProcesses(t *testing.T) {
 	k := watch.Task{Step: "grep", User: "u", Began: begin, End: begin.Add(time.Second), Cores: 8, CPU: 1, Memory: 32 << 30, MaxRSS: 1 << 20}
 	p := k
@@ -61,12 +61,12 @@ func TestNoAdviceForProcesses(t *testing.T) {
 	}
 }
 
-// Where time went adds up to what passed.
+// The parts of the usage add up to the time that has passed.
 func TestUsageAddsUp(t *testing.T) {
 	tasks := []watch.Task{
 		{Step: "a", User: "u", Queued: begin.Add(-10 * time.Second), Began: begin, End: begin.Add(50 * time.Second), OK: true, Cores: 2, CPU: 60, WarmedIn: 5},
-		{Step: "a", User: "u", Began: begin, End: begin.Add(10 * time.Second), Cores: 1, CPU: 20}, // more processor time than it held
-		{Step: "a", User: "u", Began: begin, Cores: 1}, // runs
+		{Step: "a", User: "u", Began: begin, End: begin.Add(10 * time.Second), Cores: 1, CPU: 20}, // more processor time than the cores allow
+		{Step: "a", User: "u", Began: begin, Cores: 1}, // still runs
 	}
 	u := sumUsage(tasks...)[0]
 	if u.Tasks != 2 || u.Failed != 1 || u.Running != 1 || u.Waited != 10 || u.Warming != 5 || u.Working != 40 || u.Idle != 15 {
@@ -84,8 +84,8 @@ func TestSaved(t *testing.T) {
 	took := make(starts)
 	for _, t := range []watch.Task{
 		task("a", "cold", 10), task("a", "cold", 14), task("a", "fork", 1), task("a", "fork", 3), task("a", "hot", 2),
-		task("b", "fork", 1),                       // nothing to compare with
-		task("c", "cold", 5), task("c", "fork", 0), // not known
+		task("b", "fork", 1),                       // no start to compare with
+		task("c", "cold", 5), task("c", "fork", 0), // unknown
 	} {
 		took.add(t)
 	}
@@ -96,7 +96,8 @@ func TestSaved(t *testing.T) {
 	}
 }
 
-// A spread of few values is exact; one of many is within a hundredth, and small.
+// A spread of few values is exact. A spread of many values is within a hundredth, and
+// small.
 func TestSpread(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, n := range []int{0, 1, 2, 100, exactly, exactly + 1, 200_000} {

@@ -16,10 +16,10 @@ import (
 	"premix/internal/watch"
 )
 
-// Prometheus itself, its handler and its storage, takes what is sent, and has every sample
-// under the names and labels that they were given.
+// Prometheus itself, with its handler and its storage, accepts the samples, and has every
+// sample under the right name and labels.
 func TestRemoteWriteToPrometheus(t *testing.T) {
-	const source = "testdata/receiver" // a module of its own
+	const source = "testdata/receiver" // a separate module
 	tool := func(args ...string) ([]byte, error) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = source
@@ -48,7 +48,7 @@ func TestRemoteWriteToPrometheus(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // which was waited for where all went well
+		_ = cmd.Wait() // returns an error if the process was already waited for
 	})
 	out := bufio.NewReader(stdout)
 	address, err := out.ReadString('\n')

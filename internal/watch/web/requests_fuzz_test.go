@@ -15,8 +15,8 @@ import (
 	"premix/internal/watch/series"
 )
 
-// Any request gets an answer of the interface: JSON where there is an error, and no error of
-// the server's own.
+// FuzzRequests checks that every request gets a valid answer: an error has the form of
+// JSON, and there is never an internal error of the server.
 func FuzzRequests(f *testing.F) {
 	for _, path := range []string{"series?name=disk.read_bytes&" + window, "series?name=node.load&step=1s&agg=max&" + window, "names?name=disk.*", "tasks?limit=2&user=ada&" + window,
 		"events?" + window, "explain?" + window + "&without=2026-11-19T00:00:00Z/2026-11-19T00:10:00Z&without=node.load", "usage?start=2026-11-19T10:00:00Z", "replays/0", "status", "nodes", "snapshots"} {
@@ -39,7 +39,7 @@ func FuzzRequests(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, path, query string) {
 		if strings.HasSuffix(strings.TrimRight(path, "/"), "live") {
-			return // it goes on until the client ends
+			return // it continues until the client ends it
 		}
 		r := httptest.NewRequest("GET", "http://localhost/", nil)
 		if r.URL.Path = path; !strings.HasPrefix(path, "/") {
@@ -62,8 +62,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What a receiver of remote write answers makes the sender wait no longer than five minutes,
-// and what it is sent can be read.
+// FuzzRemoteAnswer checks that no answer of a receiver of remote write makes the sender
+// wait longer than five minutes, and that the sent data is valid.
 func FuzzRemoteAnswer(f *testing.F) {
 	f.Add(200, "", "", "node.load", 1.5)
 	f.Add(429, "30", "slow down", "disk.read_bytes", -1.0)

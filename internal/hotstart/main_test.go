@@ -73,7 +73,6 @@ type bench struct {
 	store   string
 	starter *Starter
 	notices []string
-	tasks   int
 
 	noticing sync.Mutex // guards notices while tasks run
 }
@@ -151,9 +150,16 @@ func (b *bench) input(commands string) string {
 // task makes an empty directory for the next task.
 func (b *bench) task() string {
 	b.t.Helper()
-	b.tasks++
-	dir := filepath.Join(b.dir, "tasks", fmt.Sprint(b.tasks))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	// Another bench may have the same directory.
+	top := filepath.Join(b.dir, "tasks")
+	if err := os.MkdirAll(top, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(top, "")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
 		b.t.Fatal(err)
 	}
 	return dir

@@ -123,6 +123,7 @@ soak-blast: setup-test
 	cd internal/blast/search && PREMIX_SOAK=blast ../../../bin/search.test -test.v -test.run TestStartOnce
 	cd internal/blast/search && for p in $(SOAK_BLAST); do echo "== $$p"; \
 		PREMIX_SOAK=blast ../../../bin/search.test -test.v -test.timeout 90m -test.run "TestConformance$${p/\//$$/^}$$" || exit 1; done
+	PREMIX_SOAK=blast $(GO) test -count=1 -v -timeout 4h -run '^TestBlastClusterConformance$$' ./cmd/premix
 
 # containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
 # tests; Kubernetes' own types, and a real API server, on what is in dist; and the

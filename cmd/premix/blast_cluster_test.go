@@ -45,36 +45,54 @@ type clusterNode struct {
 // nodes whose memory has room for budget of it.
 func newClusterScene(t *testing.T, nodes, fragments int, budget float64) *clusterScene {
 	t.Helper()
-	if _, err := exec.LookPath("blastn"); err != nil {
-		t.Skip("blastn is not installed: scripts/setup.sh test")
-	}
-	s := &clusterScene{dir: shortdir.New(t)}
-	s.env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(s.dir, "head"), "PREMIX_BLAST_RAM="+s.ram(t, "head"), "PREMIX_BLAST_KEY="+filepath.Join(s.dir, "key"))
+	s := newClusterHead(t)
 	fasta, queries := family()
-	for name, text := range map[string]string{"db.fa": fasta, "q.fa": queries} {
-		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.ok(t, "store", "init", "store")
+	s.write(t, "db.fa", fasta)
+	s.write(t, "q.fa", queries)
 	s.ok(t, "blast", "db", "add", "db.fa", "--name", "db", "--title", "db", "--type", "nucl", "--fragments", fmt.Sprint(fragments), "--store", "store")
 	var rows []struct{ Bytes int64 }
 	if err := json.Unmarshal([]byte(s.ok(t, "blast", "db", "ls", "--json")), &rows); err != nil {
 		t.Fatal(err)
 	}
-	s.ok(t, "blast", "cluster", "key", "key")
-	for i := range nodes {
-		n := &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, fmt.Sprint("n", i)), ram: s.ram(t, fmt.Sprint("n", i))}
-		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", fmt.Sprintf("%dK", int64(budget*float64(rows[0].Bytes))>>10), "--cores", "1"}
-		s.nodes = append(s.nodes, n)
-		n.start(t)
+	s.add(t, nodes, fmt.Sprintf("%dK", int64(budget*float64(rows[0].Bytes))>>10))
+	return s
+}
+
+// newClusterHead makes the store and the key of a cluster without nodes.
+func newClusterHead(t *testing.T) *clusterScene {
+	t.Helper()
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
 	}
+	s := &clusterScene{dir: shortdir.New(t)}
+	s.env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(s.dir, "head"), "PREMIX_BLAST_RAM="+s.ram(t, "head"), "PREMIX_BLAST_KEY="+filepath.Join(s.dir, "key"))
+	s.ok(t, "store", "init", "store")
+	s.ok(t, "blast", "cluster", "key", "key")
 	t.Cleanup(func() {
 		for _, n := range s.nodes {
 			n.stop(syscall.SIGTERM)
 		}
 	})
 	return s
+}
+
+// add starts nodes with this memory for fragments.
+func (s *clusterScene) add(t *testing.T, nodes int, memory string) {
+	t.Helper()
+	for range nodes {
+		name := fmt.Sprint("n", len(s.nodes))
+		n := &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, name), ram: s.ram(t, name)}
+		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", memory, "--cores", "1"}
+		s.nodes = append(s.nodes, n)
+		n.start(t)
+	}
+}
+
+func (s *clusterScene) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // ram makes a directory in memory.

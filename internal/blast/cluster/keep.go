@@ -211,21 +211,27 @@ func (n *Node) watchPeers(ctx context.Context) {
 	}
 }
 
-// accept adds a placement. A node that is new in it counts as seen just now, so that this
-// node does not load its fragments before it was asked.
+// accept adds a placement. Nodes that were in no placement until now were not asked, and count
+// as seen just now, so that this node does not load their fragments before it has asked them.
 func (n *Node) accept(p *placed) {
+	asked := n.addresses()
 	n.placed[p.Name] = p
 	for i, address := range p.Nodes {
-		if i != p.Self && n.peers[address] == nil {
+		if i != p.Self && !slices.Contains(asked, address) {
 			n.peers[address] = &peer{seen: time.Now()}
 		}
 	}
 }
 
 // others returns the addresses of the other nodes of all placements.
-func (n *Node) others() (list []string) {
+func (n *Node) others() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.addresses()
+}
+
+// addresses does the work of others. The caller holds mu.
+func (n *Node) addresses() (list []string) {
 	for _, p := range n.placed {
 		for i, address := range p.Nodes {
 			if i != p.Self && !slices.Contains(list, address) {

@@ -31,6 +31,7 @@ func main() {
 type bench struct {
 	dir, premix, parts string
 	letters            int64
+	clusterLetters     int64
 	queries, singles   int
 	users, reps        int
 	results            *figures.Results
@@ -49,8 +50,9 @@ func benchMain() (err error) {
 	clean := false
 	flag.StringVar(&b.dir, "work", "bench-work/blast", "`directory` for the database and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&b.parts, "parts", "warm,cold,pss,service", "what to measure")
+	flag.StringVar(&b.parts, "parts", "warm,cold,pss,service,cluster", "what to measure")
 	flag.Int64Var(&b.letters, "letters", 2_100_000_000, "letters of the database, four per byte")
+	flag.Int64Var(&b.clusterLetters, "cluster-letters", 800_000_000, "letters of the cluster's database")
 	flag.IntVar(&b.queries, "queries", 1000, "queries of many")
 	flag.IntVar(&b.singles, "singles", 30, "number of these that are searched for by one blastn each")
 	flag.IntVar(&b.users, "users", 100, "connections to the service")
@@ -71,24 +73,38 @@ func benchMain() (err error) {
 	defer b.results.Close()
 	fmt.Println(figures.Machine(b.dir))
 	defer func() {
-		err = errors.Join(err, b.run("blast", "evict", "bench"))
+		if b.ram != "" {
+			err = errors.Join(err, b.run("blast", "evict", "bench"))
+		}
 		if clean {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(b.dir, "home")))
 		}
 	}()
-	if err := b.prepare(); err != nil {
+	from, err := genomes()
+	if err != nil {
 		return err
+	}
+	if err := b.ask(from); err != nil {
+		return err
+	}
+	if b.parts != "cluster" {
+		if err := b.prepare(from); err != nil {
+			return err
+		}
 	}
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"warm", b.warm}, {"cold", b.cold}, {"pss", b.pss}, {"service", b.service}} {
+	}{{"warm", b.warm}, {"cold", b.cold}, {"pss", b.pss}, {"service", b.service}, {"cluster", func() error { return b.cluster(from) }}} {
 		if !strings.Contains(","+b.parts+",", ","+part.name+",") {
 			continue
 		}
 		if err := part.run(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
+	}
+	if b.bytes == 0 {
+		return nil
 	}
 	b.results.Table(fmt.Sprintf("A database of %s, blastn with 2 threads", units.Size(int64(b.bytes))), b.rows)
 	return nil
@@ -108,12 +124,15 @@ func (b *bench) run(args ...string) error {
 	return nil
 }
 
-// prepare makes the queries, makes the database unless it exists, and warms it.
-func (b *bench) prepare() error {
-	from, err := genomes()
-	if err != nil {
-		return err
-	}
+// ask makes the queries.
+func (b *bench) ask(from *origins) error {
+	b.texts = from.queries(b.queries, 500)
+	b.small, b.many = filepath.Join(b.dir, "small.fa"), filepath.Join(b.dir, "many.fa")
+	return errors.Join(os.WriteFile(b.small, []byte(from.queries(1, 4000)[0]), 0o644), os.WriteFile(b.many, []byte(strings.Join(b.texts, "")), 0o644))
+}
+
+// prepare makes the database unless it exists, and warms it.
+func (b *bench) prepare(from *origins) error {
 	fmt.Printf("database: %d Mb, %s\n", b.letters/1e6, from.from)
 	stamp := filepath.Join(b.dir, "home", "made")
 	made := fmt.Sprintf("%d letters, %s\n", b.letters, from.from)
@@ -132,11 +151,6 @@ func (b *bench) prepare() error {
 		if err := os.WriteFile(stamp, []byte(made), 0o644); err != nil {
 			return err
 		}
-	}
-	b.texts = from.queries(b.queries, 500)
-	b.small, b.many = filepath.Join(b.dir, "small.fa"), filepath.Join(b.dir, "many.fa")
-	if err := errors.Join(os.WriteFile(b.small, []byte(from.queries(1, 4000)[0]), 0o644), os.WriteFile(b.many, []byte(strings.Join(b.texts, "")), 0o644)); err != nil {
-		return err
 	}
 	if err := b.run("blast", "warm", "bench"); err != nil {
 		return err

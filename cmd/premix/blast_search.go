@@ -108,6 +108,7 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 			return err
 		}
 		defer h.Close()
+		h.Explain = r.Explain
 		dir, err := os.MkdirTemp("", "premix-blast-")
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func made(queries, hitlist int, alignments ...string) string {
 func merged(sources ...Source) (string, error) {
 	var out bytes.Buffer
 	w := NewWriter(&out)
-	m := NewMerger(sources)
+	m := NewMerger(sources, 0)
 	for {
 		h, err := m.Next()
 		if errors.Is(err, io.EOF) {
@@ -105,6 +105,32 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if got != text {
 		t.Errorf("got\n%s\nwant\n%s", got, text)
+	}
+}
+
+// Lists that were searched longer are shortened, with the option in the head.
+func TestKeep(t *testing.T) {
+	const e = "e_value"
+	a := made(1, 5, hsp(1, 0, 60, "1, 10, -9", e), hsp(1, 1, 50, "1, 10, -7", e))
+	b := made(1, 5, hsp(1, 0, 55, "1, 10, -8", e), hsp(1, 1, 40, "1, 10, -5", e))
+	m := NewMerger([]Source{{strings.NewReader(a), 0}, {strings.NewReader(b), 2}}, 3)
+	h, err := m.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Replace(string(h.Text), "value integer 3", "value integer 5", 1); !strings.HasPrefix(a, want) || len(want) < 200 || want == string(h.Text) || h.Hitlist != 3 {
+		t.Errorf("the head is\n%s", h.Text)
+	}
+	found, err := m.Query()
+	if got := m.Lists(); err != nil || len(found) != 3 || got != (Lists{Limit: 3, Hits: 4}) {
+		t.Errorf("%d alignments, %+v, %v", len(found), got, err)
+	}
+	m = NewMerger([]Source{{strings.NewReader(made(1, 2, hsp(1, 0, 60, "1, 10, -9", e), hsp(1, 1, 50, "1, 10, -7", e))), 0}}, 1)
+	if _, err := m.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Query(); err != nil || !m.Lists().Full {
+		t.Errorf("a full list counts as %+v, %v", m.Lists(), err)
 	}
 }
 

@@ -22,6 +22,8 @@ type Source struct {
 // of their OIDs.
 type Merger struct {
 	inputs []*input
+	keep   int // hits of a query; 0: as many as a source may have
+	limit  int // of the lists of the sources
 	head   *Head
 	query  int // index in head.Queries of the next query
 	last   Lists
@@ -29,9 +31,9 @@ type Merger struct {
 
 // Lists describes the lists of hits from which a query's hits were merged.
 type Lists struct {
-	Limit int  // length at which a list of BLAST+ ends (-max_target_seqs)
+	Limit int  // hits that are kept (-max_target_seqs)
 	Hits  int  // hits in all lists
-	Full  bool // a list has reached its limit: its fragment may have more hits
+	Full  bool // a list has reached its own limit: its fragment may have more hits
 }
 
 // input is a source with its next hit.
@@ -51,9 +53,11 @@ type hit struct {
 	alignments [][]byte
 }
 
-// NewMerger returns a merger of sources.
-func NewMerger(sources []Source) *Merger {
-	m := &Merger{}
+// NewMerger returns a merger of sources. If keep is not 0, the sources were searched with
+// longer lists of hits, of which the merger keeps the first keep hits of each query, as if all
+// had been searched so.
+func NewMerger(sources []Source, keep int) *Merger {
+	m := &Merger{keep: keep}
 	for _, s := range sources {
 		m.inputs = append(m.inputs, &input{Reader: NewReader(s.Archives), first: s.First})
 	}
@@ -73,7 +77,12 @@ func (m *Merger) Next() (*Head, error) {
 		case err != nil:
 			return nil, fmt.Errorf("fragment %d: %w", i, err)
 		case i == 0:
-			m.head, m.query = h, 0
+			m.head, m.query, m.limit = h, 0, h.Hitlist
+			if m.keep > 0 {
+				if err := h.shorten(m.keep); err != nil {
+					return nil, err
+				}
+			}
 		case finished > 0 || !slices.Equal(h.Queries, m.head.Queries):
 			return nil, fmt.Errorf("fragment %d: %w", i, errBatches)
 		}
@@ -88,6 +97,22 @@ func (m *Merger) Next() (*Head, error) {
 		return nil, io.EOF
 	}
 	return nil, errBatches
+}
+
+// shorten changes HitlistSize.
+func (h *Head) shorten(hits int) error {
+	// Within a string, quotes are doubled.
+	_, rest, ok := bytes.Cut(h.Text, []byte(`name "HitlistSize",`))
+	rest = bytes.TrimLeft(rest, " \n\r\t")
+	number, ok2 := bytes.CutPrefix(rest, []byte("value integer "))
+	old := strconv.Itoa(h.Hitlist)
+	if !ok || !ok2 || !bytes.HasPrefix(number, []byte(old)) {
+		return errors.New("an archive without HitlistSize")
+	}
+	at := len(h.Text) - len(number)
+	h.Text = slices.Concat(h.Text[:at], strconv.AppendInt(nil, int64(hits), 10), number[len(old):])
+	h.Hitlist = hits
+	return nil
 }
 
 var errBatches = errors.New("the fragments were not searched for the same queries")
@@ -120,7 +145,7 @@ func (m *Merger) Query() ([][]byte, error) {
 		if len(hits) > n {
 			sources++
 		}
-		m.last.Full = m.last.Full || len(hits)-n >= m.head.Hitlist
+		m.last.Full = m.last.Full || len(hits)-n >= m.limit
 	}
 	m.last.Hits = len(hits)
 	// A single source is already in order.

@@ -25,6 +25,9 @@ import (
 
 // Head plans, and searches with nodes.
 type Head struct {
+	// Explain gets the time that each node takes for its part of a search; may be nil.
+	Explain func(string)
+
 	nodes  []string // addresses
 	client *http.Client
 	note   func(string)
@@ -413,10 +416,14 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 	for _, part := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
 		s.running.Go(func() {
 			var err error
+			began := time.Now()
 			if part.node < 0 {
 				err = s.here(ctx, part)
 			} else {
 				err = s.there(ctx, addresses[part.node], part)
+				if err == nil && s.h.Explain != nil {
+					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s", addresses[part.node], part.first, part.end-1, time.Since(began).Seconds()))
+				}
 			}
 			var node *NodeError
 			switch {

@@ -79,7 +79,7 @@ func (c *crowds) start() error {
 		cancel()
 		return err
 	}
-	args := append(c.s.search(), "-query", c.s.queries.path)
+	args := append(c.s.search(c.s.opt.hits), "-query", c.s.queries.path)
 	if c.s.cores > 1 {
 		args = append(args, "-num_threads", strconv.Itoa(c.s.cores))
 	}
@@ -97,7 +97,7 @@ func (c *crowds) start() error {
 		return err
 	}
 	c.end, c.whole = cancel, p
-	c.Merger = archive.NewMerger([]archive.Source{{Archives: out}})
+	c.Merger = archive.NewMerger([]archive.Source{{Archives: out}}, 0)
 	return nil
 }
 
@@ -134,15 +134,42 @@ func (s *scan) crowded(l archive.Lists) bool {
 	if l.Full {
 		return true
 	}
-	room, more := l.Limit, 0.0 // GetPrelimHitlistSize of the toolkit
+	more := 0.0
+	if s.composition() {
+		more = 5 * s.evalue()
+	}
+	return float64(l.Hits)+more > float64(s.room(l.Limit))
+}
+
+// room returns the length of the list of preliminary hits of a search for so many hits
+// (GetPrelimHitlistSize of the toolkit).
+func (s *scan) room(hits int) int {
 	switch {
 	case s.composition():
-		room = 2*l.Limit + 50
-		more = 5 * s.evalue()
+		return 2*hits + 50
 	case s.gapped():
-		room = min(2*l.Limit, l.Limit+50)
+		return min(2*hits, hits+50)
 	}
-	return float64(l.Hits)+more > float64(room)
+	return hits
+}
+
+// hits returns the length of the list of hits.
+func (s *scan) hits() int {
+	if s.opt.hits > 0 {
+		return s.opt.hits
+	}
+	return 500 // the default of all programs
+}
+
+// longer returns the length of the lists of hits with which fragments are searched. It is more
+// than the whole database's list of preliminary hits has room for. So a query whose list is
+// full in a fragment is crowded in any case, and all other queries are searched for once. An
+// archive of the user's has to contain the options as given.
+func (s *scan) longer() int {
+	if s.opt.format == 11 {
+		return s.opt.hits
+	}
+	return s.room(s.hits()) + 1
 }
 
 // gapped reports whether alignments have gaps.

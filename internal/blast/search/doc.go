@@ -110,9 +110,11 @@
 // many subjects compete that good ones drop out of it, fragments, which have a list each,
 // find hits that BLAST+ loses. The merged hits of such a query are replaced by those of a
 // search of the whole database for the same batches of queries, which runs on this machine
-// from the first crowded query on. A query is crowded if a fragment has as many hits as
-// -max_target_seqs allows, or if all fragments together may have more preliminary hits than
-// the list of BLAST+ holds.
+// from the first crowded query on. A query is crowded if all fragments together may have more
+// preliminary hits than the list of BLAST+ holds. So that they can be counted, fragments are
+// searched for one hit more than that list holds, and the merged hits are cut to
+// -max_target_seqs. Archives of the user's (-outfmt 11) name the options as given, so for them
+// the fragments' lists have that length, and a query is also crowded if one of them is full.
 //
 // # Sources
 //

@@ -550,6 +550,55 @@ func TestConformanceCrowded(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
+// A family of more members than a list of hits holds, all of which have a place in the list of
+// preliminary hits: no query is searched for again.
+func TestConformanceLongLists(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(75, 76))
+	gene := peptide(r, 150)
+	var prot, nucl strings.Builder
+	for i := range 260 {
+		m := mutated(r, gene, 4+i%30, "ARNDCQEGHILKMFPSTWYV")
+		fmt.Fprintf(&prot, ">s%d\n%s\n", i, m)
+		fmt.Fprintf(&nucl, ">s%d\n%s\n", i, coding(mutated(r, gene, 8+i%30, "ARNDCQEGHILKMFPSTWYV")))
+	}
+	p := newCorpus(t, "proteins", prot.String(), database.Prot, []int{2, 3}, database.AddOptions{})
+	p.query(t, "q", ">q\n"+gene+"\n>none\nWWCCWWHHMM\n")
+	n := newCorpus(t, "nucleotides", nucl.String(), database.Nucl, []int{2, 3}, database.AddOptions{})
+	n.query(t, "q", ">q\n"+coding(gene)+"\n")
+	var same counts
+	for _, f := range []string{"6", "0", "5", "7"} {
+		p.compare(t, &same, "blastp", "q", []string{"-max_target_seqs", "160", "-outfmt", f})
+		n.compare(t, &same, "blastn", "q", []string{"-max_target_seqs", "220", "-outfmt", f})
+	}
+	t.Logf("%d of %d equal", same.same, same.all)
+	for program, c := range map[string]struct {
+		*corpus
+		hits string
+	}{"blastp": {p, "160"}, "blastn": {n, "220"}} {
+		o, err := ParseOptions([]string{"-db", c.name, "-query", c.queries["q"], "-max_target_seqs", c.hits, "-outfmt", "6"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err = Run(t.Context(), Request{Program: program, Database: c.cuts[2], Options: o, Settings: Settings{Mode: Fragments, Cores: 2, Processes: 2}, Stdout: &out,
+			Explain: func(s string) {
+				if strings.Contains(s, "whole database") {
+					t.Errorf("%s: %s", program, s)
+				}
+			}})
+		subjects := map[string]bool{}
+		for line := range strings.Lines(out.String()) {
+			if f := strings.Fields(line); f[0] == "q" {
+				subjects[f[1]] = true
+			}
+		}
+		if err != nil || fmt.Sprint(len(subjects)) != c.hits {
+			t.Errorf("%s: %d hits, want %s: the list is not full (%v)", program, len(subjects), c.hits, err)
+		}
+	}
+}
+
 // Large families: ribosomal RNA, where hundreds of sequences compete for few places, and the
 // proteins of mitochondria. Most queries are crowded with few places, some also with the default of
 // 500.

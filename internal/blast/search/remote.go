@@ -48,7 +48,7 @@ const OrderFormat = "premix blast search 1"
 
 // remote lets other machines search the parts, and opens the results.
 func (s *scan) remote(ctx context.Context) (sources []archive.Source, done func(), err error) {
-	o := Order{Format: OrderFormat, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(), Batch: s.batch, Threads: 1}
+	o := Order{Format: OrderFormat, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(s.longer()), Batch: s.batch, Threads: 1}
 	from := 0
 	for _, p := range s.plan.parts {
 		o.Fragments = append(o.Fragments, Range{from, from + len(p.fragments)})

@@ -86,8 +86,8 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running []*program
-	start := func(dir string, batch, threads int) (io.Reader, error) {
-		args := append(s.search(), "-query", s.queries.path)
+	start := func(dir string, batch, threads, hits int) (io.Reader, error) {
+		args := append(s.search(hits), "-query", s.queries.path)
 		if threads > 1 {
 			args = append(args, "-num_threads", strconv.Itoa(threads))
 		}
@@ -115,7 +115,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			if s.single {
 				batch = 1
 			}
-			out, err := start(dir, batch, 1)
+			out, err := start(dir, batch, 1, s.opt.hits)
 			if err != nil {
 				return err
 			}
@@ -140,7 +140,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			if err != nil {
 				return err
 			}
-			out, err := start(dir, s.batch, part.threads)
+			out, err := start(dir, s.batch, part.threads, s.longer())
 			if err != nil {
 				return err
 			}
@@ -172,19 +172,24 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	return err
 }
 
-// search returns the arguments of the search, without the queries.
-func (s *scan) search() []string {
+// search returns the arguments of a search for lists of up to so many hits, without the
+// queries; 0: the default.
+func (s *scan) search(hits int) []string {
 	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-outfmt", "11"})
-	if s.opt.hits > 0 {
-		args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
+	if hits > 0 {
+		args = append(args, "-max_target_seqs", strconv.Itoa(hits))
 	}
 	return args
 }
 
 // merge passes the merged archives of all parts to c. It starts further programs that are
 // needed.
-func (s *scan) merge(ctx context.Context, sources []archive.Source, start func(dir string, batch, threads int) (io.Reader, error), c consumer) error {
-	m := archive.NewMerger(sources)
+func (s *scan) merge(ctx context.Context, sources []archive.Source, start func(dir string, batch, threads, hits int) (io.Reader, error), c consumer) error {
+	keep := 0
+	if s.longer() != s.opt.hits {
+		keep = s.hits()
+	}
+	m := archive.NewMerger(sources, keep)
 	crowds := &crowds{s: s, ctx: ctx}
 	defer func() { crowds.close(); s.searchedAgain = crowds.count }()
 	if !s.single || s.queries.count == 1 {
@@ -194,7 +199,7 @@ func (s *scan) merge(ctx context.Context, sources []archive.Source, start func(d
 	if err != nil {
 		return err
 	}
-	out, err := start(dir, 1, 1)
+	out, err := start(dir, 1, 1, s.opt.hits)
 	if err != nil {
 		return err
 	}

@@ -389,7 +389,9 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 	if err != nil {
 		return err
 	}
-	args := append([]string{"-archive", "-", "-outfmt", outfmt}, s.opt.show...)
+	// Of a file, even of this pipe, blast_formatter reads blocks. From the stream of its standard
+	// input it takes single bytes, which costs more than all the rest.
+	args := append([]string{"-archive", "/dev/stdin", "-outfmt", outfmt}, s.opt.show...)
 	p, err := s.prepare(ctx, dir, "blast_formatter", 0, args...)
 	if err != nil {
 		return err

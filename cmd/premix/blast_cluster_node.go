@@ -6,8 +6,10 @@ import (
 	stdlog "log"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +32,7 @@ func (a *app) blastClusterNode() *cobra.Command {
 		listen, at, directory string
 		memory                memoryFlag
 		cores                 countFlag
+		drop                  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "node --key FILE --origin URL...",
@@ -44,7 +47,7 @@ The node needs no privilege. Its programs are those of BLAST+, with options that
 results. With --announce it writes its address into a directory that the other machines
 see, so that a batch system may choose the nodes:
 
-  srun premix blast cluster node --key KEY --origin URL --listen :0 --announce /shared/nodes`,
+  srun premix blast cluster node --key KEY --origin URL --listen :0 --announce /shared/nodes --drop`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			token, err := c.token()
@@ -52,6 +55,11 @@ see, so that a batch system may choose the nodes:
 				return err
 			}
 			home, err := database.Home()
+			if err != nil {
+				return err
+			}
+			// Machines may share the home of a user.
+			host, err := os.Hostname()
 			if err != nil {
 				return err
 			}
@@ -67,14 +75,16 @@ see, so that a batch system may choose the nodes:
 				return err
 			}
 			log := stdlog.New(a.stderr, "", stdlog.LstdFlags)
-			ctx, done := storeContext()
+			// A batch system may send the signal more than once. Further ones do not
+			// interrupt the end.
+			ctx, done := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer done()
 			var failed error
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			err = cluster.Run(ctx, cluster.Options{
-				Address: listen, Token: token, State: filepath.Join(filepath.Dir(home), "blast-node"), RAM: database.RAM(home) + "-node",
-				Memory: int64(memory), Cores: int(cores), Version: version,
+				Address: listen, Token: token, State: filepath.Join(filepath.Dir(home), "blast-node", host), RAM: database.RAM(home) + "-node",
+				Memory: int64(memory), Cores: int(cores), Version: version, Drop: drop,
 				Object: func(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
 					return group.Verified(ctx, d, size)
 				},
@@ -108,6 +118,7 @@ see, so that a batch system may choose the nodes:
 	f.StringVar(&directory, "announce", "", "directory for a file with the address, which --nodes reads")
 	f.Var(&memory, "memory", "memory for fragments, as in 64G (default: the available memory, less a tenth of all)")
 	f.Var(&cores, "cores", "cores for searches (default: all)")
+	f.BoolVar(&drop, "drop", false, "remove the fragments from memory at the end")
 	f.StringArrayVar(&origins, "origin", nil, "origin of the databases: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
 	reach.register(cmd)
 	return cmd

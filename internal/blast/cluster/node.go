@@ -35,6 +35,7 @@ type Options struct {
 	Memory  int64  // for fragments, bytes; 0: what is available, less a tenth of the memory
 	Cores   int    // 0: all
 	Version string // of premix
+	Drop    bool   // remove the fragments from memory at the end
 
 	// Object fetches the verified content of an object of the stores.
 	Object func(ctx context.Context, d object.Digest, size int64) ([]byte, error)
@@ -90,7 +91,8 @@ const (
 	longestQueries = 4 << 30
 )
 
-// Run runs a node until the context ends. Its fragments stay in memory.
+// Run runs a node until the context ends. Its fragments stay in memory, unless they are to be
+// dropped.
 func Run(ctx context.Context, o Options) (err error) {
 	if o.Cores <= 0 {
 		o.Cores = runtime.GOMAXPROCS(0)
@@ -141,7 +143,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	cancel()
 	loops.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+		err = nil
+	}
+	if o.Drop {
+		for _, x := range n.holdings.All() {
+			err = errors.Join(err, n.holdings.Remove(x))
+		}
 	}
 	return err
 }

@@ -110,7 +110,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/blast": {
-		imports: []string{"testkit/figures", "testkit/workbench"},
+		imports: []string{"testkit/figures", "testkit/ports", "testkit/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/tasks": {

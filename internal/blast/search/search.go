@@ -390,7 +390,7 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 		return err
 	}
 	// Of a file, even of this pipe, blast_formatter reads blocks. From the stream of its standard
-	// input it takes single bytes, which costs more than all the rest.
+	// input it takes single bytes, which costs as much as all the rest.
 	args := append([]string{"-archive", "/dev/stdin", "-outfmt", outfmt}, s.opt.show...)
 	p, err := s.prepare(ctx, dir, "blast_formatter", 0, args...)
 	if err != nil {

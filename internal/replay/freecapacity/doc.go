@@ -14,12 +14,12 @@
 // question whatever the obstacle, and a policy that has put a reservation into the room
 // cannot delay it by mistake.
 //
-// # The profile as a tree
+// # The profile in blocks
 //
-// A counted pool's profile is a treap of its steps: each node holds by how much the number
-// of free units changes at one moment, with the sum and the extreme prefix sums of its
-// subtree. Taking room is two changes, the least that is free in an interval is one
-// descent, and the earliest gap for a job is one descent for each gap that is too short:
-// all in O(log n) of n steps. Priorities of the treap are a hash of the moment, so that
-// equal histories give equal trees.
+// A counted pool's profile is a list of blocks of at most 64 steps. A block has the least
+// and the greatest number of free units in it, and a number that is to be added to all of
+// its values. Taking room changes the values of at most two blocks one by one, and the
+// others by their number; a search for room looks into a block only if its bounds do not
+// answer. With some thousand steps this is less work than a tree: it touches little memory,
+// in order. The list depends on the order of the changes, and the values do not.
 package freecapacity

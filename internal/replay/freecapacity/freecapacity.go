@@ -96,9 +96,9 @@ func (c *CountedPool) Sooner(r Request, now, from, until, length, kept trace.Tim
 	return c.steps.sooner(now, from, until, length, kept, c.units(r))
 }
 
-// Pool returns until when there is room for a request that fits at a moment.
+// Room returns until when there is room for a request that fits at a moment.
 func (c *CountedPool) Room(r Request, from trace.Time) trace.Time {
-	return c.steps.below(c.steps.root, c.steps.base, from, c.units(r))
+	return c.steps.below(from, c.units(r))
 }
 
 func (c *CountedPool) Take(_ int32, r Request, from, until trace.Time) bool {
@@ -108,6 +108,12 @@ func (c *CountedPool) Take(_ int32, r Request, from, until trace.Time) bool {
 
 func (c *CountedPool) Give(_ int32, r Request, from, until trace.Time) {
 	c.change(c.units(r), from, until)
+}
+
+// Move makes room for a time that was to begin at a moment begin earlier.
+func (c *CountedPool) Move(r Request, length, was, from trace.Time) {
+	c.change(-c.units(r), from, min(from+length, was))
+	c.change(c.units(r), max(from+length, was), was+length)
 }
 
 func (c *CountedPool) Extend(_ int32, r Request, until, to trace.Time) {
@@ -121,11 +127,7 @@ func (c *CountedPool) change(units int64, from, until trace.Time) {
 		c.now += units
 		return
 	}
-	if from >= until {
-		return
-	}
-	c.steps.change(from, units)
-	c.steps.change(until, -units)
+	c.steps.change(from, until, units)
 }
 
 func (c *CountedPool) Free(at trace.Time) int64 {

@@ -8,11 +8,15 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// TestAgainstPlain compares the treap with an array of moments.
+// TestAgainstPlain compares the profile with an array of moments.
 func TestAgainstPlain(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		const end = 120
+		// Half of the times are long enough for many blocks of steps.
+		end, far, count, most := trace.Time(120), 30, 400, 0
+		if seed%2 == 1 {
+			end, far, count = 6000, 5000, 4000
+		}
 		c := NewCountedPool(10, 1, 0, true)
 		plain := make([]int64, end)
 		for i := range plain {
@@ -24,8 +28,9 @@ func TestAgainstPlain(t *testing.T) {
 		}
 		var held []taken
 		now := trace.Time(0)
-		for range 400 {
-			switch from, length := now+trace.Time(rng.IntN(30)), trace.Time(1+rng.IntN(20)); rng.IntN(7) {
+		for range count {
+			most = max(most, len(c.steps.blocks))
+			switch from, length := now+trace.Time(rng.IntN(far)), trace.Time(1+rng.IntN(20)); rng.IntN(7) {
 			case 0, 1, 2:
 				r := Request{Cores: int32(1 + rng.IntN(6))}
 				at := c.Earliest(r, from, length)
@@ -55,6 +60,18 @@ func TestAgainstPlain(t *testing.T) {
 					continue
 				}
 				i := rng.IntN(len(held))
+				if h := &held[i]; h.from > now && rng.IntN(2) == 0 {
+					to := now + trace.Time(rng.Int64N(int64(h.from-now)))
+					c.Move(h.r, h.until-h.from, h.from, to)
+					for k := h.from; k < h.until; k++ {
+						plain[k] += int64(h.r.Cores)
+					}
+					h.from, h.until = to, to+h.until-h.from
+					for k := h.from; k < h.until; k++ {
+						plain[k] -= int64(h.r.Cores)
+					}
+					continue
+				}
 				h := held[i]
 				held = append(held[:i], held[i+1:]...)
 				if h.until <= now {
@@ -66,7 +83,7 @@ func TestAgainstPlain(t *testing.T) {
 					plain[k] += int64(h.r.Cores)
 				}
 			case 4:
-				if now < 60 {
+				if now < end/2 {
 					now += trace.Time(rng.IntN(2))
 					c.Forget(now)
 				}
@@ -116,6 +133,9 @@ func TestAgainstPlain(t *testing.T) {
 					}
 				}
 			}
+		}
+		if seed%2 == 1 && most < 8 {
+			t.Errorf("seed %d: at most %d blocks", seed, most)
 		}
 	}
 }

@@ -2,204 +2,240 @@ package freecapacity
 
 import (
 	"math"
+	"slices"
 
 	"premix/internal/replay/trace"
 )
 
 // steps is a function of time with integer values, constant between steps.
 type steps struct {
-	base  int64 // the value before the first step
-	root  int32
-	free  int32 // list of unused nodes, linked by left
-	nodes []step
+	blocks []block
+	unused [][]step // memory of blocks that are gone
 }
 
-// step is a node of the treap. Index 0 is the empty tree.
+// step is a change of the value.
 type step struct {
-	at          trace.Time
-	delta       int64
-	sum         int64 // of the deltas of the subtree
-	low, high   int64 // least and greatest sum of a non-empty prefix of the subtree
-	left, right int32
+	at    trace.Time
+	value int64 // from at on, less the shift of the block
 }
+
+// block is a block of neighbouring steps; it has at least one. A first step may repeat the
+// value before it.
+type block struct {
+	from      trace.Time // of the first step
+	shift     int64      // is added to all values
+	low, high int64      // least and greatest value, with the shift
+	steps     []step
+}
+
+// maxBlock is the number of steps at which a block is split. Larger blocks make changes
+// slower, and smaller ones searches.
+const maxBlock = 64
+
+// beginning is the time of the first step, before all moments.
+const beginning trace.Time = math.MinInt64
 
 func newSteps(base int64) *steps {
-	return &steps{base: base, nodes: []step{{low: math.MaxInt64 / 2, high: math.MinInt64 / 2}}}
+	s := &steps{}
+	s.blocks = []block{{from: beginning, low: base, high: base, steps: append(s.memory(), step{beginning, base})}}
+	return s
 }
 
-// above reports which of two nodes is nearer to the root.
-func (s *steps) above(a, b int32) bool { return hash(s.nodes[a].at) > hash(s.nodes[b].at) }
-
-// hash is the finaliser of splitmix64, which spreads any sequence of numbers evenly.
-func hash(t trace.Time) uint64 {
-	z := uint64(t) + 0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+// memory returns the memory for a block.
+func (s *steps) memory() []step {
+	if n := len(s.unused); n > 0 {
+		m := s.unused[n-1]
+		s.unused = s.unused[:n-1]
+		return m
+	}
+	return make([]step, 0, maxBlock)
 }
 
-func (s *steps) pull(n int32) {
-	p := &s.nodes[n]
-	l, r := &s.nodes[p.left], &s.nodes[p.right]
-	here := l.sum + p.delta
-	p.sum = here + r.sum
-	p.low = min(l.low, here, here+r.low)
-	p.high = max(l.high, here, here+r.high)
+// bound computes the least and the greatest value.
+func (b *block) bound() {
+	low, high := b.steps[0].value, b.steps[0].value
+	for _, p := range b.steps[1:] {
+		low, high = min(low, p.value), max(high, p.value)
+	}
+	b.low, b.high = low+b.shift, high+b.shift
 }
 
-// change adds delta to all values from a moment on.
-func (s *steps) change(at trace.Time, delta int64) {
-	if delta == 0 || at >= trace.Never {
+// find returns the index of the last step that is not later than a moment.
+func (b *block) find(at trace.Time) int {
+	low, high := 0, len(b.steps)
+	for high-low > 1 {
+		if mid := (low + high) / 2; b.steps[mid].at <= at {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// find returns the index of the block with the last step that is not later than a moment.
+func (s *steps) find(at trace.Time) int {
+	low, high := 0, len(s.blocks)
+	for high-low > 1 {
+		if mid := (low + high) / 2; s.blocks[mid].from <= at {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// insert adds a step in a block after its first i steps, and returns its place.
+func (s *steps) insert(n, i int, p step) (int, int) {
+	b := &s.blocks[n]
+	if len(b.steps) == maxBlock {
+		half := maxBlock / 2
+		later := block{from: b.steps[half].at, shift: b.shift, steps: append(s.memory(), b.steps[half:]...)}
+		later.bound()
+		b.steps = b.steps[:half]
+		b.bound()
+		s.blocks = slices.Insert(s.blocks, n+1, later)
+		if i > half {
+			n, i = n+1, i-half
+		}
+		b = &s.blocks[n]
+	}
+	b.steps = slices.Insert(b.steps, i, p)
+	return n, i
+}
+
+// change adds delta to the values in [from, until).
+func (s *steps) change(from, until trace.Time, delta int64) {
+	if delta == 0 || from >= until || from >= trace.Never {
 		return
 	}
-	s.root = s.add(s.root, at, delta)
-}
-
-func (s *steps) add(n int32, at trace.Time, delta int64) int32 {
-	if n == 0 {
-		return s.make(at, delta)
+	if until >= trace.Never {
+		until = math.MaxInt64
 	}
-	switch p := &s.nodes[n]; {
-	case at == p.at:
-		if p.delta += delta; p.delta == 0 {
-			joined := s.join(p.left, p.right)
-			s.drop(n)
-			return joined
+	n := s.find(from)
+	i := s.blocks[n].find(from)
+	if p := s.blocks[n].steps[i]; p.at != from {
+		n, i = s.insert(n, i+1, step{from, p.value})
+	}
+	for at, k := n, i; at < len(s.blocks); at, k = at+1, 0 {
+		b := &s.blocks[at]
+		if rest := at+1 == len(s.blocks) || until < s.blocks[at+1].from; rest {
+			s.last(at, k, until, delta)
+			break
 		}
-	case at < p.at:
-		l := s.add(p.left, at, delta)
-		s.nodes[n].left = l // nodes may have moved
-		if l != 0 && s.above(l, n) {
-			s.nodes[n].left = s.nodes[l].right
-			s.nodes[l].right = n
-			s.pull(n)
-			n = l
+		if k == 0 {
+			b.shift += delta
+			b.low += delta
+			b.high += delta
+		} else {
+			for j := k; j < len(b.steps); j++ {
+				b.steps[j].value += delta
+			}
+			b.bound()
 		}
-	default:
-		r := s.add(p.right, at, delta)
-		s.nodes[n].right = r
-		if r != 0 && s.above(r, n) {
-			s.nodes[n].right = s.nodes[r].left
-			s.nodes[r].left = n
-			s.pull(n)
-			n = r
+		if s.blocks[at+1].from == until {
+			break
 		}
 	}
-	s.pull(n)
-	return n
-}
-
-func (s *steps) make(at trace.Time, delta int64) int32 {
-	n := s.free
-	if n == 0 {
-		n = int32(len(s.nodes))
-		s.nodes = append(s.nodes, step{})
-	} else {
-		s.free = s.nodes[n].left
+	if b := &s.blocks[n]; i > 0 && i < len(b.steps) && b.steps[i].value == b.steps[i-1].value {
+		b.steps = slices.Delete(b.steps, i, i+1)
 	}
-	s.nodes[n] = step{at: at, delta: delta, sum: delta, low: delta, high: delta}
-	return n
+	s.join(n)
 }
 
-func (s *steps) drop(n int32) {
-	s.nodes[n] = step{left: s.free}
-	s.free = n
-}
-
-// join joins two trees, of which all of l is earlier than r.
-func (s *steps) join(l, r int32) int32 {
+// last adds delta to the values of a block from its step with index first until a moment
+// before the next block.
+func (s *steps) last(n, first int, until trace.Time, delta int64) {
+	b := &s.blocks[n]
+	k := first
+	for ; k < len(b.steps) && b.steps[k].at < until; k++ {
+		b.steps[k].value += delta
+	}
 	switch {
-	case l == 0:
-		return r
-	case r == 0:
-		return l
-	case s.above(l, r):
-		s.nodes[l].right = s.join(s.nodes[l].right, r)
-		s.pull(l)
-		return l
+	case until == math.MaxInt64:
+	case k == len(b.steps) || b.steps[k].at != until:
+		value := b.steps[k-1].value - delta
+		n, _ = s.insert(n, k, step{until, value})
+	case k > 0 && b.steps[k].value == b.steps[k-1].value:
+		b.steps = slices.Delete(b.steps, k, k+1)
 	}
-	s.nodes[r].left = s.join(l, s.nodes[r].left)
-	s.pull(r)
-	return r
+	s.blocks[n].bound()
 }
 
-// forget sets the value of all moments before now to the value at now.
-func (s *steps) forget(now trace.Time) {
-	for s.root != 0 {
-		n := s.root
-		for s.nodes[n].left != 0 {
-			n = s.nodes[n].left
-		}
-		if s.nodes[n].at > now {
-			return
-		}
-		s.base += s.nodes[n].delta
-		s.root = s.add(s.root, s.nodes[n].at, -s.nodes[n].delta)
+// join joins a block with the next one if both are small.
+func (s *steps) join(n int) {
+	if n+1 == len(s.blocks) || len(s.blocks[n].steps)+len(s.blocks[n+1].steps) > maxBlock/2 {
+		return
 	}
+	b, next := &s.blocks[n], &s.blocks[n+1]
+	for _, p := range next.steps {
+		if p.value += next.shift - b.shift; p.value != b.steps[len(b.steps)-1].value {
+			b.steps = append(b.steps, p)
+		}
+	}
+	b.low, b.high = min(b.low, next.low), max(b.high, next.high)
+	s.drop(n+1, n+2)
+}
+
+// drop removes blocks.
+func (s *steps) drop(from, until int) {
+	for _, b := range s.blocks[from:until] {
+		s.unused = append(s.unused, b.steps[:0])
+	}
+	s.blocks = slices.Delete(s.blocks, from, until)
+}
+
+// forget drops steps before now. The value before now is then not defined.
+func (s *steps) forget(now trace.Time) {
+	if n := s.find(now); n > 0 {
+		s.drop(0, n)
+	}
+	b := &s.blocks[0]
+	if i := b.find(now); i > maxBlock/2 {
+		b.steps = slices.Delete(b.steps, 0, i)
+		b.bound()
+	}
+	b.from, b.steps[0].at = beginning, beginning
 }
 
 // value returns the value at a moment.
 func (s *steps) value(at trace.Time) int64 {
-	v := s.base
-	for n := s.root; n != 0; {
-		p := &s.nodes[n]
-		if p.at > at {
-			n = p.left
+	b := &s.blocks[s.find(at)]
+	return b.steps[b.find(at)].value + b.shift
+}
+
+// least returns the least value in [from, until), and at from.
+func (s *steps) least(from, until trace.Time) int64 {
+	n := s.find(from)
+	i := s.blocks[n].find(from)
+	v := s.blocks[n].steps[i].value + s.blocks[n].shift
+	for i++; n < len(s.blocks) && s.blocks[n].from < until; n, i = n+1, 0 {
+		b := &s.blocks[n]
+		if b.low >= v {
 			continue
 		}
-		v += s.nodes[p.left].sum + p.delta
-		n = p.right
-	}
-	return v
-}
-
-// least returns the least value in [from, until).
-func (s *steps) least(from, until trace.Time) int64 {
-	v := s.value(from)
-	s.under(s.root, s.base, from, until, &v)
-	return v
-}
-
-// under lowers v to the least prefix, added to sum, of the steps after from and before
-// until.
-func (s *steps) under(n int32, sum int64, from, until trace.Time, v *int64) {
-	for n != 0 {
-		p := &s.nodes[n]
-		if sum+p.low >= *v {
-			return
-		}
-		switch {
-		case p.at <= from:
-			sum += s.nodes[p.left].sum + p.delta
-			n = p.right
-		case p.at >= until:
-			n = p.left
-		default:
-			s.under(p.left, sum, from, until, v)
-			sum += s.nodes[p.left].sum + p.delta
-			*v = min(*v, sum)
-			n = p.right
+		for ; i < len(b.steps) && b.steps[i].at < until; i++ {
+			v = min(v, b.steps[i].value+b.shift)
 		}
 	}
+	return v
 }
 
 // below returns the first step after a moment at which the value is less than limit.
-func (s *steps) below(n int32, sum int64, after trace.Time, limit int64) trace.Time {
-	for n != 0 {
-		p := &s.nodes[n]
-		if sum+p.low >= limit {
-			return trace.Never
+func (s *steps) below(after trace.Time, limit int64) trace.Time {
+	n := s.find(after)
+	i := s.blocks[n].find(after) + 1
+	for ; n < len(s.blocks); n, i = n+1, 0 {
+		b := &s.blocks[n]
+		if b.low >= limit {
+			continue
 		}
-		here := sum + s.nodes[p.left].sum + p.delta
-		if p.at > after {
-			if t := s.below(p.left, sum, after, limit); t != trace.Never {
-				return t
-			}
-			if here < limit {
-				return p.at
+		for ; i < len(b.steps); i++ {
+			if b.steps[i].value+b.shift < limit {
+				return b.steps[i].at
 			}
 		}
-		sum, n = here, p.right
 	}
 	return trace.Never
 }
@@ -212,57 +248,53 @@ func (s *steps) earliest(from, length trace.Time, limit int64) trace.Time {
 // run returns the first moment in [from, until) from which on the value is at least limit
 // for a time; trace.Never if there is none.
 func (s *steps) run(from, until, length trace.Time, limit int64) trace.Time {
-	r := run{from: from, until: until, length: length, limit: limit, begin: trace.Unknown}
-	if s.value(from) >= limit {
-		r.begin = from
-	}
-	if from < until {
-		s.find(s.root, s.base, &r)
-	}
-	if r.begin == trace.Unknown || r.begin >= until {
+	if from >= until {
 		return trace.Never
 	}
-	return r.begin
-}
-
-// run is a search for a time in which the value is at least limit.
-type run struct {
-	from, until, length trace.Time
-	limit               int64
-	begin               trace.Time // of the time in which the search is; trace.Unknown: it is in none
-}
-
-// find continues a search with the steps of a subtree, before which the value is sum, and
-// reports whether the search has ended.
-func (s *steps) find(n int32, sum int64, r *run) bool {
-	for n != 0 {
-		p := &s.nodes[n]
-		if r.begin == trace.Unknown && sum+p.high < r.limit || r.begin != trace.Unknown && sum+p.low >= r.limit {
-			return false // nothing changes in this subtree
-		}
-		here := sum + s.nodes[p.left].sum + p.delta
-		if p.at > r.from {
-			if s.find(p.left, sum, r) {
-				return true
-			}
-			switch {
-			case r.begin == trace.Unknown && p.at >= r.until:
-				return true
-			case r.begin == trace.Unknown && here >= r.limit:
-				r.begin = p.at
-			case r.begin != trace.Unknown && here < r.limit:
-				if p.at-r.begin >= r.length {
-					return true
-				}
-				r.begin = trace.Unknown
-			}
-		}
-		sum, n = here, p.right
+	n := s.find(from)
+	i := s.blocks[n].find(from)
+	begin := trace.Unknown // of the time with enough; trace.Unknown: there is too little now
+	if s.blocks[n].steps[i].value+s.blocks[n].shift >= limit {
+		begin = from
 	}
-	return false
+	for i++; n < len(s.blocks); n, i = n+1, 0 {
+		b := &s.blocks[n]
+		switch {
+		case begin == trace.Unknown && b.high < limit:
+			continue
+		case begin == trace.Unknown && b.from >= until:
+			return trace.Never
+		case begin != trace.Unknown && b.low >= limit:
+			continue
+		case begin != trace.Unknown && b.from > from && b.from-begin >= length:
+			return begin
+		}
+		enough := limit - b.shift
+		for ; i < len(b.steps); i++ {
+			p := &b.steps[i]
+			switch {
+			case begin == trace.Unknown:
+				if p.at >= until {
+					return trace.Never
+				}
+				if p.value >= enough {
+					begin = p.at
+				}
+			case p.value < enough:
+				if p.at-begin >= length {
+					return begin
+				}
+				begin = trace.Unknown
+			}
+		}
+	}
+	if begin == trace.Unknown {
+		return trace.Never
+	}
+	return begin
 }
 
-// sooner is Counted.Sooner with a value for the request.
+// sooner is CountedPool.Sooner with a value for the request.
 func (s *steps) sooner(now, from, until, length, kept trace.Time, limit int64) trace.Time {
 	if t := s.run(from, min(until, kept-length+1), length, limit); t != trace.Never {
 		return t
@@ -276,48 +308,31 @@ func (s *steps) sooner(now, from, until, length, kept trace.Time, limit int64) t
 // since returns the first moment, not before from, from which on the value is at least limit
 // until a moment. If there is none, it returns that moment or a later one.
 func (s *steps) since(from, until trace.Time, limit int64) trace.Time {
-	last := s.lastBelow(s.root, s.base, until, limit)
-	if last < from {
-		if s.value(from) >= limit {
+	n := s.find(until - 1)
+	i := s.blocks[n].find(until - 1)
+	later := trace.Never // the step after i
+	if i+1 < len(s.blocks[n].steps) {
+		later = s.blocks[n].steps[i+1].at
+	} else if n+1 < len(s.blocks) {
+		later = s.blocks[n+1].from
+	}
+	for {
+		b := &s.blocks[n]
+		if b.low < limit {
+			for ; i >= 0; i-- {
+				if b.steps[i].value+b.shift < limit {
+					return max(later, from)
+				}
+				later = b.steps[i].at
+				if later <= from {
+					return from
+				}
+			}
+		}
+		if later = b.from; later <= from {
 			return from
 		}
-		last = from
+		n--
+		i = len(s.blocks[n].steps) - 1
 	}
-	return s.after(last)
-}
-
-// after returns the first step after a moment.
-func (s *steps) after(at trace.Time) trace.Time {
-	next := trace.Never
-	for n := s.root; n != 0; {
-		p := &s.nodes[n]
-		if p.at > at {
-			n, next = p.left, p.at
-			continue
-		}
-		n = p.right
-	}
-	return next
-}
-
-// lastBelow returns the last step before a moment at which the value becomes, or stays, less
-// than limit; -1 if there is none.
-func (s *steps) lastBelow(n int32, sum int64, before trace.Time, limit int64) trace.Time {
-	for n != 0 {
-		p := &s.nodes[n]
-		if sum+p.low >= limit {
-			return -1
-		}
-		if p.at < before {
-			here := sum + s.nodes[p.left].sum + p.delta
-			if t := s.lastBelow(p.right, here, before, limit); t >= 0 {
-				return t
-			}
-			if here < limit {
-				return p.at
-			}
-		}
-		n = p.left
-	}
-	return -1
 }

@@ -2,7 +2,6 @@ package scheduling
 
 import (
 	"premix/internal/replay/freecapacity"
-	"premix/internal/replay/simulate"
 	"premix/internal/replay/trace"
 )
 
@@ -82,7 +81,7 @@ func (s *scheduler) reserve(p *pool, job int32) {
 		return // nodes are down; the next plan includes it
 	}
 	s.plans[job] = reservation{from, p.vacant.next()}
-	p.due.push(moment{from, job})
+	p.due.set(moment{from, job})
 }
 
 // release drops a reservation.
@@ -92,6 +91,7 @@ func (s *scheduler) release(p *pool, job int32) {
 		return
 	}
 	p.room.Give(job, s.c.Request(job), max(from, s.c.Now()), from+s.c.Estimate(job))
+	p.due.remove(job)
 	s.plans[job].at = trace.Unknown
 }
 
@@ -103,16 +103,11 @@ func (s *scheduler) vacate(p *pool, job int32) {
 	}
 }
 
-// settle gives a job a reservation from a moment on, in place of the one that it had.
+// settle records that the reservation of a job begins at a moment, and began at another one.
 func (s *scheduler) settle(p *pool, job int32, was, from trace.Time) {
-	r, length := s.c.Request(job), s.c.Estimate(job)
-	if from == trace.Never || !p.room.Take(job, r, from, from+length) {
-		p.vacant.add(was, was+length)
-		return
-	}
+	p.due.set(moment{from, job})
 	if from != was {
-		p.due.push(moment{from, job})
-		p.vacant.add(was, was+length)
+		p.vacant.add(was, was+s.c.Estimate(job))
 	}
 	s.plans[job] = reservation{from, p.vacant.next()}
 }
@@ -171,27 +166,35 @@ func (s *scheduler) compress(p *pool) error {
 // now only if that moment is in an opening.
 func (s *scheduler) advance(p *pool, job int32, moved span) {
 	now, plan, r, length := s.c.Now(), &s.plans[job], s.c.Request(job), s.c.Estimate(job)
-	was, from, known := plan.at, trace.Never, false
+	was := plan.at
 	if counted, ok := p.room.(*freecapacity.CountedPool); ok {
 		low, high := now, was
-		var hull span
-		if hull, known = p.vacant.since(plan.checked); known {
+		hull, known := p.vacant.since(plan.checked)
+		if known {
 			if hull = hull.with(moved); hull.from >= min(hull.until, was) {
 				plan.checked = p.vacant.next()
 				return
 			}
 			low, high = max(now, hull.from-length+1), min(hull.until, was)
 		}
-		if from = counted.Sooner(r, now, low, high, length, was); from == trace.Never {
+		from := counted.Sooner(r, now, low, high, length, was)
+		if from == trace.Never {
 			if known {
 				plan.checked = p.vacant.next()
 			}
 			return
 		}
+		if known {
+			counted.Move(r, length, was, from)
+			s.settle(p, job, was, from)
+			return
+		}
 	}
 	s.release(p, job)
-	if !known {
-		from = p.room.Earliest(r, now, length) // what it has may not be valid
+	from := p.room.Earliest(r, now, length) // the old reservation may be invalid
+	if from == trace.Never || !p.room.Take(job, r, from, from+length) {
+		p.vacant.add(was, was+length)
+		return
 	}
 	s.settle(p, job, was, from)
 }
@@ -235,6 +238,7 @@ func (s *scheduler) fill(p *pool, at key) error {
 			s.reserve(p, k.job)
 		case p.room.Take(k.job, r, plan.at, plan.at+length):
 			s.plans[k.job] = plan
+			p.due.set(moment{plan.at, k.job})
 		}
 	}
 	return nil
@@ -257,11 +261,8 @@ func (s *scheduler) conservative(p *pool) error {
 			return err
 		}
 	}
-	for len(p.due) > 0 && p.due[0].at <= now {
-		m := p.due.pop()
-		if s.plans[m.job].at != m.at || c.State(m.job) != simulate.Queued {
-			continue // it was moved
-		}
+	for len(p.due.list) > 0 && p.due.list[0].at <= now {
+		m := p.due.list[0]
 		k := s.waits[m.job]
 		if c.Held(m.job) {
 			s.park(p, k)
@@ -283,8 +284,8 @@ func (s *scheduler) conservative(p *pool) error {
 	if p.early {
 		return s.conservative(p) // a limit has freed a reservation
 	}
-	if len(p.due) > 0 {
-		c.Wake(p.due[0].at)
+	if len(p.due.list) > 0 {
+		c.Wake(p.due.list[0].at)
 	}
 	return nil
 }

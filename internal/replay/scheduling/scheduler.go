@@ -25,7 +25,7 @@ type pool struct {
 	room  freecapacity.Pool
 	queue *queue
 	// For conservative backfilling.
-	due    moments  // times of reservations, including some that were moved since
+	due    moments  // times of reservations
 	vacant openings // what reservations may be moved into
 	fresh  []int32  // queued jobs that get their reservations after others have been moved
 	early  bool     // a job ended early: reservations may be moved to the front
@@ -63,6 +63,9 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 		s.plans = make([]reservation, c.Trace.Len())
 		for i := range s.plans {
 			s.plans[i].at = trace.Unknown
+		}
+		for _, p := range s.pools {
+			p.due.place = make([]int32, c.Trace.Len())
 		}
 	}
 	switch s.Order {
@@ -423,33 +426,47 @@ func (m moment) before(o moment) bool {
 	return m.at < o.at || m.at == o.at && m.job < o.job
 }
 
-// moments is a heap with the earliest moment first.
-type moments []moment
-
-func (h *moments) push(m moment) {
-	*h = append(*h, m)
-	s := *h
-	i := len(s) - 1
-	for i > 0 {
-		up := (i - 1) / 2
-		if !m.before(s[up]) {
-			break
-		}
-		s[i] = s[up]
-		i = up
-	}
-	s[i] = m
+// moments is a heap with the earliest moment first, and at most one moment of each job.
+type moments struct {
+	list  []moment
+	place []int32 // by job: the index in list, plus 1; 0: it has none
 }
 
-func (h *moments) pop() moment {
-	s := *h
-	top, last := s[0], s[len(s)-1]
-	s = s[:len(s)-1]
-	*h = s
-	if len(s) == 0 {
-		return top
+// set adds the moment of a job, or changes it.
+func (h *moments) set(m moment) {
+	i := int(h.place[m.job]) - 1
+	if i < 0 {
+		i = len(h.list)
+		h.list = append(h.list, m)
 	}
-	i := 0
+	h.settle(i, m)
+}
+
+// remove removes the moment of a job, if it has one.
+func (h *moments) remove(job int32) {
+	i := int(h.place[job]) - 1
+	if i < 0 {
+		return
+	}
+	h.place[job] = 0
+	last := h.list[len(h.list)-1]
+	if h.list = h.list[:len(h.list)-1]; i < len(h.list) {
+		h.settle(i, last)
+	}
+}
+
+// settle finds the place of a moment, beginning at an index whose moment is not needed.
+func (h *moments) settle(i int, m moment) {
+	s := h.list
+	put := func(m moment) {
+		s[i] = m
+		h.place[m.job] = int32(i) + 1
+	}
+	for i > 0 && m.before(s[(i-1)/2]) {
+		up := (i - 1) / 2
+		put(s[up])
+		i = up
+	}
 	for {
 		child := 2*i + 1
 		if child >= len(s) {
@@ -458,12 +475,11 @@ func (h *moments) pop() moment {
 		if child+1 < len(s) && s[child+1].before(s[child]) {
 			child++
 		}
-		if !s[child].before(last) {
+		if !s[child].before(m) {
 			break
 		}
-		s[i] = s[child]
+		put(s[child])
 		i = child
 	}
-	s[i] = last
-	return top
+	put(m)
 }

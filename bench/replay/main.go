@@ -39,11 +39,13 @@ func benchMain() error {
 	var b benchmark
 	var jobs int
 	var peer bool
+	var logs string
 	flag.StringVar(&b.work, "work", "bench-work/replay", "`directory` for the peer and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
 	flag.IntVar(&b.reps, "reps", 3, "repetitions")
 	flag.IntVar(&jobs, "jobs", 10_000_000, "jobs to generate and replay; 0: none")
 	flag.BoolVar(&peer, "peer", true, "measure AccaSim, too")
+	flag.StringVar(&logs, "sacct", "", "further `logs` of sacct to replay beside their record, with commas")
 	flag.Parse()
 	if b.data = os.Getenv("PREMIX_TESTDATA"); b.data == "" {
 		return fmt.Errorf("PREMIX_TESTDATA is not set: it names the directory of the traces")
@@ -65,6 +67,9 @@ func benchMain() error {
 		if err := b.trace(t.name, filepath.Join(b.data, t.file), t.cores); err != nil {
 			return err
 		}
+	}
+	if err := b.records(append([]string{filepath.Join(b.data, "slurm_sacct_phillips.log")}, strings.FieldsFunc(logs, func(r rune) bool { return r == ',' })...)); err != nil {
+		return err
 	}
 	if peer {
 		if err := b.peer(); err != nil {
@@ -128,6 +133,41 @@ func (b *benchmark) trace(name, file, cores string) error {
 		rows = append(rows, []string{p, figures.Seconds(w), figures.Seconds(c), fmt.Sprintf("%.0f MB", m/1e6)})
 	}
 	b.results.Table(fmt.Sprintf("%s: medians of %d", name, b.reps), rows)
+	return nil
+}
+
+// records replays logs of sacct in Slurm's order, on the machine that they show, and compares
+// the mean waits with the recorded ones.
+func (b *benchmark) records(logs []string) error {
+	rows := [][]string{{"", "jobs", "recorded mean wait", "replayed", "difference"}}
+	for _, file := range logs {
+		c, err := run(b.premix, "replay", file, "--policy", "multifactor", "--json")
+		if err != nil {
+			return err
+		}
+		var r struct {
+			Policies []struct {
+				Recorded struct {
+					Jobs       int     `json:"jobs"`
+					Recorded   float64 `json:"recorded_mean_wait"`
+					Replayed   float64 `json:"replayed_mean_wait"`
+					Difference float64 `json:"difference"`
+				} `json:"recorded"`
+			} `json:"policies"`
+		}
+		if err := json.Unmarshal(c.out, &r); err != nil {
+			return err
+		}
+		v, name := r.Policies[0].Recorded, filepath.Base(file)
+		if v.Jobs == 0 {
+			return fmt.Errorf("%s does not record all starts", file)
+		}
+		if err := b.results.Add(figures.Figure{Name: "record/" + name, Value: v.Replayed, Unit: "s", Peer: "record", Note: fmt.Sprintf("recorded %g s", v.Recorded)}); err != nil {
+			return err
+		}
+		rows = append(rows, []string{name, strconv.Itoa(v.Jobs), fmt.Sprintf("%.0f s", v.Recorded), fmt.Sprintf("%.0f s", v.Replayed), fmt.Sprintf("%+.1f %%", 100*v.Difference)})
+	}
+	b.results.Table("beside the record, multifactor", rows)
 	return nil
 }
 

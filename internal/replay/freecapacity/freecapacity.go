@@ -7,6 +7,7 @@ type Request struct {
 	Cores  int32 // in total
 	Nodes  int32 // over which the cores are spread evenly; 0: any number
 	Memory int32 // MiB a core
+	Set    int32 // number of the set of nodes that it may have, from NodePool.AddSet; 0: all
 }
 
 // Pool is the free capacity of a pool, now and later. A holder is a number that the caller

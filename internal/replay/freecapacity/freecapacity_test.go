@@ -212,3 +212,37 @@ func TestAdjacent(t *testing.T) {
 		t.Errorf("seven nodes at %d, want 10", at)
 	}
 }
+
+// TestParts has requests that may have only some nodes, drains, and jobs on given nodes.
+func TestParts(t *testing.T) {
+	p := NewNodePool([]Node{{Cores: 4, Memory: 8}, {Cores: 4, Memory: 8}, {Cores: 4, Memory: 8}}, false, Adjacent)
+	set := p.AddSet([]int32{0, 2})
+	if p.Possible(Request{Cores: 9, Set: set}) || !p.Possible(Request{Cores: 8, Set: set}) || !p.Possible(Request{Cores: 9}) {
+		t.Error("a set of two nodes has 8 cores")
+	}
+	p.TakeOn(1, Request{Cores: 3, Nodes: 2, Memory: 1}, []int32{0, 1}, 0, 10)
+	if got := p.Shares(1); got[0].Cores != 2 || got[1].Cores != 1 {
+		t.Errorf("shares %+v", got)
+	}
+	p.Drain(-1, 2, 3, 6, 0, 5)
+	for _, test := range []struct {
+		r  Request
+		at trace.Time
+	}{
+		{Request{Cores: 1, Set: set}, 0},
+		{Request{Cores: 2, Set: set}, 0},
+		{Request{Cores: 4, Set: set}, 5}, // 2 and 1 are free before
+		{Request{Cores: 1, Memory: 7, Set: set}, 5},
+		{Request{Cores: 6, Set: set}, 5},
+		{Request{Cores: 7, Set: set}, 10},
+		{Request{Cores: 6}, 0},
+	} {
+		if at := p.Earliest(test.r, 0, 3); at != test.at {
+			t.Errorf("%+v at %d, want %d", test.r, at, test.at)
+		}
+	}
+	p.Give(1, Request{}, 4, 10)
+	if at := p.Earliest(Request{Cores: 8, Set: set}, 4, 3); at != 5 {
+		t.Errorf("at %d, want 5", at)
+	}
+}

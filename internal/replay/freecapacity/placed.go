@@ -33,6 +33,7 @@ type NodePool struct {
 	whole     bool // a job has its nodes to itself
 	placement Placement
 	total     int64
+	sets      [][]bool // by number of a set, minus 1: the nodes of the set
 	held      map[int32][]Share
 }
 
@@ -61,6 +62,16 @@ func NewNodePool(nodes []Node, whole bool, placement Placement) *NodePool {
 		p.lines = append(p.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
 	}
 	return p
+}
+
+// AddSet adds a set of nodes, and returns its number for requests.
+func (p *NodePool) AddSet(nodes []int32) int32 {
+	set := make([]bool, len(p.nodes))
+	for _, n := range nodes {
+		set[n] = true
+	}
+	p.sets = append(p.sets, set)
+	return int32(len(p.sets))
 }
 
 // Shares returns the nodes of a holder.
@@ -111,6 +122,9 @@ func (l *line) change(from, until trace.Time, cores int32, mib int64) {
 // offer returns the number of cores that a request can have on a node for all of [from,
 // until).
 func (p *NodePool) offer(node int, r Request, from, until trace.Time) int32 {
+	if r.Set > 0 && !p.sets[r.Set-1][node] {
+		return 0
+	}
 	l := p.lines[node]
 	n := &p.nodes[node]
 	least, mib := n.Cores, n.Memory
@@ -130,7 +144,7 @@ func (p *NodePool) offer(node int, r Request, from, until trace.Time) int32 {
 func (r Request) each() int32 { return (r.Cores + r.Nodes - 1) / r.Nodes }
 
 func (p *NodePool) Possible(r Request) bool {
-	empty := NodePool{nodes: p.nodes, whole: p.whole}
+	empty := NodePool{nodes: p.nodes, whole: p.whole, sets: p.sets}
 	for _, n := range p.nodes {
 		empty.lines = append(empty.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
 	}
@@ -324,6 +338,32 @@ func (p *NodePool) Extend(holder int32, _ Request, until, to trace.Time) {
 	for _, s := range p.held[holder] {
 		p.lines[s.Node].change(until, to, -s.used, -s.mib)
 	}
+}
+
+// TakeOn takes room on the given nodes, whether it is free or not.
+func (p *NodePool) TakeOn(holder int32, r Request, nodes []int32, from, until trace.Time) {
+	until = max(until, from+1)
+	var shares []Share
+	for i, node := range nodes {
+		cores := (r.Cores + int32(len(nodes)-1-i)) / int32(len(nodes))
+		s := Share{Node: node, Cores: cores, used: cores, mib: int64(cores) * int64(r.Memory)}
+		if p.whole {
+			s.used = p.nodes[node].Cores
+		}
+		if p.nodes[node].Memory == 0 {
+			s.mib = 0
+		}
+		p.lines[node].change(from, until, -s.used, -s.mib)
+		shares = append(shares, s)
+	}
+	p.held[holder] = shares
+}
+
+// Drain takes cores and memory (MiB) of a node, whether they are free or not.
+func (p *NodePool) Drain(holder, node, cores int32, mib int64, from, until trace.Time) {
+	s := Share{Node: node, Cores: cores, used: cores, mib: mib}
+	p.lines[node].change(from, until, -s.used, -s.mib)
+	p.held[holder] = []Share{s}
 }
 
 // Block takes whole nodes, the highest indexes first, whether they are free or not: for

@@ -59,6 +59,9 @@ type Pool struct {
 	Share  string   `yaml:"share" json:"share"` // cores or nodes
 	Place  string   `yaml:"place" json:"place"` // any, pack, spread or adjacent
 	Down   []Outage `yaml:"down" json:"down,omitempty"`
+	Drains []Drain  `yaml:"-" json:"-"`
+
+	Names []string `yaml:"-" json:"-"` // of its nodes; nil: they have none
 }
 
 // Node is a number of equal nodes.
@@ -77,6 +80,15 @@ type Outage struct {
 	Failure bool `yaml:"failure" json:"failure"` // unknown in advance
 }
 
+// Drain is a time in which jobs cannot have some cores and memory of a node. Jobs that have
+// them keep them.
+type Drain struct {
+	Node        int32 // index in the pool
+	Cores       int32
+	Memory      Size
+	From, Until trace.Time
+}
+
 // Partition is a partition, to which jobs are submitted.
 type Partition struct {
 	Name     string   `yaml:"name" json:"name"`
@@ -87,6 +99,8 @@ type Partition struct {
 	Default  Span     `yaml:"default" json:"default,omitempty"`   // for jobs that do not request a time
 	Charge   *float64 `yaml:"charge" json:"charge,omitempty"`
 	Preempt  `yaml:",inline"`
+
+	Nodes []int32 `yaml:"-" json:"-"` // indexes of the nodes of the pool that its jobs may have; nil: all
 }
 
 // QOS is a quality of service.
@@ -206,6 +220,17 @@ func Parse(b []byte) (*Machine, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// HasParts reports whether the jobs of a partition may use only a part of the nodes of a
+// pool.
+func (m *Machine) HasParts(pool string) bool {
+	for _, p := range m.Partitions {
+		if p.Pool == pool && p.Nodes != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // Whole reports whether jobs have nodes to themselves.
@@ -474,6 +499,9 @@ func (m *Machine) Charger(t *trace.Trace) func(job int32) float64 {
 // matter. If cores is not 0, it is their number.
 func FromTrace(t *trace.Trace, cores int) *Machine {
 	m := &Machine{Name: t.Name}
+	if cores == 0 && t.Procs == 0 && m.ofHosts(t) {
+		return m
+	}
 	how := "--cores"
 	if cores == 0 {
 		cores, how = t.Procs, "the header of the trace"

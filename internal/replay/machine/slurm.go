@@ -421,11 +421,14 @@ func (c *slurmCluster) pool(first int, of []int, by map[string]int) {
 	m := c.machine
 	p := Pool{Name: m.Partitions[first].Name, Share: "cores", Place: "adjacent"}
 	n := 0
+	index := make(map[string]int32)
 	for _, name := range c.names {
 		at, ok := by[name]
 		if !ok || of[at] != first {
 			continue
 		}
+		index[name] = int32(n)
+		p.Names = append(p.Names, name)
 		n++
 		node := c.nodes[name]
 		if !c.memory {
@@ -447,8 +450,11 @@ func (c *slurmCluster) pool(first int, of []int, by map[string]int) {
 		}
 		m.Partitions[i].Pool = p.Name
 		slices.Sort(c.members[i])
-		if mine := len(slices.Compact(c.members[i])); mine < n {
-			c.note("partition %s has %d of the %d nodes that it shares with other partitions: its jobs may use all of them here", m.Partitions[i].Name, mine, n)
+		if mine := slices.Compact(c.members[i]); len(mine) < n {
+			for _, name := range mine {
+				m.Partitions[i].Nodes = append(m.Partitions[i].Nodes, index[name])
+			}
+			slices.Sort(m.Partitions[i].Nodes)
 		}
 		alone += btoi(c.alone[i])
 	}
@@ -461,6 +467,16 @@ func (c *slurmCluster) pool(first int, of []int, by map[string]int) {
 		c.note("%d of the %d partitions of pool %s give jobs whole nodes: here none does", alone, count(of, first), p.Name)
 	}
 	m.Pools = append(m.Pools, p)
+}
+
+// partitions returns the indexes of the partitions that have a node.
+func (c *slurmCluster) partitions(node string) (list []int) {
+	for i, nodes := range c.members {
+		if _, ok := slices.BinarySearch(nodes, node); ok {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 func count(list []int, v int) (n int) {

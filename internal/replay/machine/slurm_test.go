@@ -35,7 +35,11 @@ func shape(m *Machine) string {
 		b.WriteByte('\n')
 	}
 	for _, p := range m.Partitions {
-		fmt.Fprintf(&b, "partition %s in %s: limit %v, default %v, tier %d, priority %d\n", p.Name, p.Pool, trace.Time(p.Limit), trace.Time(p.Default), p.Tier, p.Priority)
+		fmt.Fprintf(&b, "partition %s in %s: limit %v, default %v, tier %d, priority %d", p.Name, p.Pool, trace.Time(p.Limit), trace.Time(p.Default), p.Tier, p.Priority)
+		if p.Nodes != nil {
+			fmt.Fprintf(&b, ", nodes %v", p.Nodes)
+		}
+		b.WriteByte('\n')
 	}
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "note %s\n", n)
@@ -70,10 +74,9 @@ func TestSlurmConf(t *testing.T) {
 	const want = `pool normal cores adjacent: 41x32/128000
 pool fat nodes adjacent: 2x62/999000
 partition normal in normal: limit 168h0m0s, default 1h0m0s, tier 1, priority 0
-partition quick in normal: limit 30m0s, default 0s, tier 5, priority 10
+partition quick in normal: limit 30m0s, default 0s, tier 5, priority 10, nodes [0 1 2 3 4 5 6 7 8 9]
 partition fat in fat: limit 0s, default 0s, tier 1, priority 0
 note nodes that are down in the file, and left out: 3
-note partition quick has 10 of the 41 nodes that it shares with other partitions: its jobs may use all of them here
 `
 	if got := shape(m); got != want || m.Name != "alpha" || m.Derived != "file0" {
 		t.Errorf("%s, %s:\n%s\nwant\n%s", m.Name, m.Derived, got, want)
@@ -111,11 +114,10 @@ fat|big[1-2]|64|999000|idle~|infinite|n/a
 	const want = `pool normal cores adjacent: 2x32/128000
 pool fat cores adjacent: 2x64/999000
 partition normal in normal: limit 168h0m0s, default 1h0m0s, tier 0, priority 0
-partition quick in normal: limit 30m0s, default 0s, tier 0, priority 0
+partition quick in normal: limit 30m0s, default 0s, tier 0, priority 0, nodes [0]
 partition fat in fat: limit 0s, default 0s, tier 0, priority 0
 note sinfo does not say whether jobs have whole nodes, nor the tiers and priorities of partitions: slurm.conf does
 note nodes that are down in the file, and left out: 1
-note partition quick has 1 of the 2 nodes that it shares with other partitions: its jobs may use all of them here
 `
 	for name, text := range map[string]string{"delimiters": rows, "spaces": "Tue Nov 24 12:00:00 2026\n" + strings.ReplaceAll(rows, "|", "   ")} {
 		m, err := readText(t, text)

@@ -172,7 +172,7 @@ func New(t *trace.Trace, m *machine.Machine, o Options) *Results {
 // each calls f with the jobs that ended.
 func each(s *simulate.Schedule, f func(job int)) {
 	for job := range s.Start {
-		if s.Start[job] != trace.Unknown && !s.Cancelled[int32(job)] {
+		if s.Start[job] != trace.Unknown && !s.Cancelled[int32(job)] && !s.Given[int32(job)] {
 			f(job)
 		}
 	}

@@ -169,7 +169,13 @@ func (e *External) Queued(job int32) {
 	e.jobs[e.c.Trace.Number[job]] = job
 }
 
-func (e *External) Gone(job int32, _ bool) { e.gone = append(e.gone, job) }
+func (e *External) Given(int32) {}
+
+func (e *External) Gone(job int32, _ bool) {
+	if !e.c.Given(job) { // it does not know the others
+		e.gone = append(e.gone, job)
+	}
+}
 
 func (e *External) pools() []poolMessage {
 	var list []poolMessage

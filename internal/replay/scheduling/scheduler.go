@@ -123,6 +123,11 @@ func (s *scheduler) insert(p *pool, job int32) {
 	}
 }
 
+func (s *scheduler) Given(job int32) {
+	s.order.started(job)
+	s.Changed()
+}
+
 func (s *scheduler) Gone(job int32, early bool) {
 	s.work = true
 	p := s.pools[s.c.Pool(job)]

@@ -11,6 +11,8 @@ const (
 	comesBack
 	goesDown
 	eligible
+	startsAsRecorded
+	isQueued
 	wakes
 )
 

@@ -30,7 +30,7 @@ func (e *UnrecordedError) Hint() string {
 // machine that was. A job that comes after others is eligible when they had ended.
 func Recorded(t *trace.Trace) (*Schedule, error) {
 	n := t.Len()
-	s := &Schedule{Policy: "recorded", Eligible: make([]trace.Time, n), Start: make([]trace.Time, n), End: make([]trace.Time, n)}
+	s := &Schedule{Policy: "recorded", Eligible: make([]trace.Time, n), Start: make([]trace.Time, n), End: make([]trace.Time, n), Given: make(map[int32]bool)}
 	missing := &UnrecordedError{Trace: t.Name}
 	for job := range n {
 		waited := t.WaitedOf(job)
@@ -44,6 +44,9 @@ func Recorded(t *trace.Trace) (*Schedule, error) {
 		s.Eligible[job] = t.Submit[job]
 		s.Start[job] = t.Submit[job] + waited
 		s.End[job] = s.Start[job] + t.Run[job]
+		if t.Given(job) {
+			s.Given[int32(job)] = true
+		}
 	}
 	if missing.Missing > 0 {
 		return nil, missing

@@ -22,6 +22,8 @@ type Policy interface {
 	Begin(c *Cluster) error
 	// Queued is called when a job may start, for the first time or again.
 	Queued(job int32)
+	// Given is called when a job has started as the trace records it, without Queued.
+	Given(job int32)
 	// Gone is called when a job does not run any more. early is true if it was expected to
 	// run longer: capacity is free that was not planned to be.
 	Gone(job int32, early bool)
@@ -60,6 +62,7 @@ type Schedule struct {
 	Lost        map[int32]trace.Time // run time of tries without a result
 	Earlier     map[int32]trace.Time // run time before a job was preempted and resumed
 	Cancelled   map[int32]bool       // preempted for good
+	Given       map[int32]bool       // started as recorded, before the policy was asked
 	Moments     int
 }
 
@@ -140,6 +143,7 @@ type Cluster struct {
 
 	partition []int32 // of the machine, by partition of the trace; -1: none
 	pool      []int32 // by partition of the machine
+	set       []int32 // by partition of the machine: the set of nodes of its jobs
 	qos       []int32 // of the machine, by QOS of the trace; -1: none
 	limits    *limits
 	charge    func(job int32) float64
@@ -164,6 +168,7 @@ type downtime struct {
 	request freecapacity.Request
 	nodes   int
 	machine.Outage
+	drain *machine.Drain // nil: it is not a drain
 }
 
 // Run replays a trace. It closes a policy that is an io.Closer.
@@ -190,7 +195,7 @@ func newCluster(t *trace.Trace, m *machine.Machine, p Policy, o Options) (*Clust
 	c := &Cluster{Trace: t, Machine: m, policy: p, options: o, state: make([]State, n), estimate: make([]trace.Time, n), until: make([]trace.Time, n),
 		tries: make(map[int32]int32), left: n}
 	c.out = &Schedule{Policy: p.Name(), Eligible: t.Submit, Start: make([]trace.Time, n), End: make([]trace.Time, n),
-		Lost: make(map[int32]trace.Time), Earlier: make(map[int32]trace.Time), Cancelled: make(map[int32]bool)}
+		Lost: make(map[int32]trace.Time), Earlier: make(map[int32]trace.Time), Cancelled: make(map[int32]bool), Given: make(map[int32]bool)}
 	for _, name := range t.Partitions.Names {
 		at := slices.IndexFunc(m.Partitions, func(p machine.Partition) bool { return p.Name == name })
 		if at < 0 && len(m.Partitions) == 1 {
@@ -210,6 +215,12 @@ func newCluster(t *trace.Trace, m *machine.Machine, p Policy, o Options) (*Clust
 	c.track = m.Preemption()
 	for i := range m.Pools {
 		c.addPool(int32(i), &m.Pools[i])
+	}
+	c.set = make([]int32, len(m.Partitions))
+	for i, p := range m.Partitions {
+		if room, ok := c.Rooms[c.pool[i]].(*freecapacity.NodePool); ok && p.Nodes != nil {
+			c.set[i] = room.AddSet(p.Nodes)
+		}
 	}
 	c.running = make([][]int32, len(m.Pools))
 	c.limits = newLimits(c)
@@ -231,11 +242,11 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 		c.track = true
 	}
 	var r freecapacity.Pool
-	first := p.Groups[0]
+	first, named := p.Groups[0], len(p.Drains) > 0 || c.Machine.HasParts(p.Name)
 	switch {
-	case p.Place == "any" && !p.Whole():
+	case p.Place == "any" && !p.Whole() && !named:
 		r = freecapacity.NewCountedPool(int64(p.Cores()), 1, 0, ahead)
-	case p.Whole() && len(p.Groups) == 1 && p.Place != "adjacent":
+	case p.Whole() && len(p.Groups) == 1 && p.Place != "adjacent" && !named:
 		r = freecapacity.NewCountedPool(int64(first.Count), int32(first.Cores), int64(first.Memory), ahead)
 	default:
 		var nodes []freecapacity.Node
@@ -255,6 +266,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 	}
 	c.Rooms = append(c.Rooms, r)
 	c.ahead = append(c.ahead, ahead)
+	c.addDrains(i, p.Drains)
 	for _, d := range p.Down {
 		// The last nodes go down.
 		cores, nodes := 0, d.Nodes
@@ -270,6 +282,16 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 		}
 		c.events.push(event{at: trace.Time(d.From), kind: goesDown, arg: at})
 		c.events.push(event{at: trace.Time(d.Until), kind: comesBack, arg: at})
+	}
+}
+
+// addDrains adds the times in which single nodes of a pool take no jobs.
+func (c *Cluster) addDrains(i int32, drains []machine.Drain) {
+	for k, d := range drains {
+		at := int32(len(c.downs))
+		c.downs = append(c.downs, downtime{pool: i, drain: &drains[k], Outage: machine.Outage{From: machine.Span(d.From), Until: machine.Span(d.Until)}})
+		c.events.push(event{at: d.From, kind: goesDown, arg: at})
+		c.events.push(event{at: d.Until, kind: comesBack, arg: at})
 	}
 }
 
@@ -335,7 +357,7 @@ func (c *Cluster) play(ctx context.Context) error {
 			job := int32(c.submitted)
 			c.submitted++
 			if c.missing == nil || c.missing[job] == 0 {
-				c.submit(job, false)
+				c.arrive(job)
 			}
 		}
 		for len(c.events) > 0 && c.events[0].at == at {
@@ -384,8 +406,67 @@ func (c *Cluster) happen(e event) {
 		c.policy.Changed()
 	case goesDown:
 		c.down(e.arg)
+	case startsAsRecorded:
+		c.startAsRecorded(e.arg)
+	case isQueued:
+		c.submit(e.arg, false)
 	case wakes:
 	}
+}
+
+// arrive queues a job that was submitted, unless it came before the trace has all jobs. Then
+// it starts as recorded, or is queued when the trace has all.
+func (c *Cluster) arrive(job int32) {
+	t := c.Trace
+	switch {
+	case t.Given(int(job)):
+		c.events.push(event{at: c.now + t.WaitedOf(int(job)), kind: startsAsRecorded, arg: job})
+	case c.now < t.Since:
+		c.events.push(event{at: t.Since, kind: isQueued, arg: job})
+	default:
+		c.submit(job, false)
+	}
+}
+
+// startAsRecorded starts a job without asking the policy. If it has no room, it is queued.
+func (c *Cluster) startAsRecorded(job int32) {
+	if c.refuse(job) != "" {
+		c.submit(job, false)
+		return
+	}
+	c.estimate[job] = c.guess(job)
+	room, r := c.Rooms[c.Pool(job)], c.Request(job)
+	until := c.now + c.estimate[job]
+	nodes := c.recordedNodes(job)
+	switch {
+	case nodes != nil:
+		room.(*freecapacity.NodePool).TakeOn(job, r, nodes, c.now, until)
+	case room.Fits(r, c.now, until):
+		room.Take(job, r, c.now, until)
+	default:
+		c.queue(job)
+		return
+	}
+	c.out.Given[job] = true
+	c.started(job, until)
+	c.policy.Given(job)
+}
+
+// recordedNodes returns the nodes of the pool of a job on which it ran in reality; nil if
+// they are not known.
+func (c *Cluster) recordedNodes(job int32) (nodes []int32) {
+	pool := &c.Machine.Pools[c.Pool(job)]
+	if _, ok := c.Rooms[c.Pool(job)].(*freecapacity.NodePool); !ok {
+		return nil
+	}
+	for _, host := range c.Trace.HostsOf(int(job)) {
+		at := slices.Index(pool.Names, c.Trace.Hosts.Names[host])
+		if at < 0 {
+			return nil
+		}
+		nodes = append(nodes, int32(at))
+	}
+	return nodes
 }
 
 // submit queues a job, or refuses it.
@@ -553,6 +634,11 @@ func (c *Cluster) finish(job int32) {
 
 func (c *Cluster) down(at int32) {
 	d := &c.downs[at]
+	if room, ok := c.Rooms[d.pool].(*freecapacity.NodePool); ok && d.drain != nil {
+		room.Drain(-1-at, d.drain.Node, d.drain.Cores, int64(d.drain.Memory), c.now, trace.Time(d.Until))
+		c.policy.Changed()
+		return
+	}
 	if d.Failure {
 		c.block(at, c.now)
 	}
@@ -602,6 +688,9 @@ func (c *Cluster) State(job int32) State { return c.state[job] }
 // Estimate returns the expected run time of a queued job.
 func (c *Cluster) Estimate(job int32) trace.Time { return c.estimate[job] }
 
+// Given reports whether a job started as recorded, without the policy.
+func (c *Cluster) Given(job int32) bool { return c.out.Given[job] }
+
 // Until returns the expected end of a running job.
 func (c *Cluster) Until(job int32) trace.Time { return c.until[job] }
 
@@ -647,7 +736,7 @@ func (c *Cluster) Charge(job int32) float64 { return c.charge(job) }
 // Request returns the resources that a job needs.
 func (c *Cluster) Request(job int32) freecapacity.Request {
 	i := int(job)
-	return freecapacity.Request{Cores: c.Trace.Cores[i], Nodes: c.Trace.NodesOf(i), Memory: c.Trace.MemoryOf(i)}
+	return freecapacity.Request{Cores: c.Trace.Cores[i], Nodes: c.Trace.NodesOf(i), Memory: c.Trace.MemoryOf(i), Set: c.set[c.partition[c.Trace.Partition[i]]]}
 }
 
 // Held reports whether a limit prevents a job from starting now.
@@ -675,6 +764,12 @@ func (c *Cluster) Start(job int32) error {
 		return fail("does not fit now")
 	}
 	r.Take(job, q, c.now, until)
+	c.started(job, until)
+	return nil
+}
+
+// started records that a job has started and has its room.
+func (c *Cluster) started(job int32, until trace.Time) {
 	c.limits.change(job, 1)
 	c.state[job] = Running
 	c.out.Start[job], c.until[job] = c.now, until
@@ -687,7 +782,6 @@ func (c *Cluster) Start(job int32) error {
 		pool := c.Pool(job)
 		c.running[pool] = append(c.running[pool], job)
 	}
-	return nil
 }
 
 // Running returns the running jobs of a pool, in order of start, if the machine has

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"premix/internal/replay/freecapacity"
 	"premix/internal/replay/machine"
 	"premix/internal/replay/trace"
 )
@@ -61,6 +62,8 @@ func (p *scripted) Begin(c *Cluster) error { p.c = c; return nil }
 func (p *scripted) Queued(job int32)       { p.queue = append(p.queue, job) }
 func (p *scripted) Changed()               { p.changed++ }
 func (p *scripted) Schedule() error        { return p.schedule(p) }
+func (p *scripted) Given(int32)            {}
+
 func (p *scripted) Gone(job int32, early bool) {
 	p.gone = append(p.gone, fmt.Sprintf("%d at %g early %t", job, p.c.Now().Seconds(), early))
 }
@@ -185,6 +188,46 @@ func TestPolicyAtFault(t *testing.T) {
 	}
 	if _, err := Run(over, read(t, many...), parse(t, two), &scripted{schedule: whatFits}, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// TestGiven: job 1 ran, on node n2, before the log has all jobs; job 2 waited then. The policy
+// decides on job 2, from then on, and on job 3.
+func TestGiven(t *testing.T) {
+	const text = `JobID|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NCPUS|NodeList
+1|p|anna|2024-01-01T00:00:00|2024-01-01T00:00:10|2024-01-01T00:00:50|00:00:40|COMPLETED|1|2|n2
+2|p|anna|2024-01-01T00:00:05|2024-01-01T00:01:00|2024-01-01T00:02:00|00:01:00|COMPLETED|1|2|n1
+3|p|anna|2024-01-01T00:01:05|2024-01-01T00:02:00|2024-01-01T00:02:20|00:00:20|COMPLETED|1|2|n1
+`
+	tr, err := trace.Read(strings.NewReader(text), "test", int64(len(text)), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var taken []freecapacity.Share
+	p := &scripted{schedule: func(p *scripted) error {
+		if p.c.State(0) == Running {
+			taken = p.c.Rooms[0].(*freecapacity.NodePool).Shares(0)
+		}
+		return whatFits(p)
+	}}
+	m := machine.FromTrace(tr, 0)
+	m.Pools[0].Drains = []machine.Drain{{Node: 0, Cores: 2, From: 0, Until: 55 * trace.Second}, {Node: 1, Cores: 2, From: 52 * trace.Second, Until: 200 * trace.Second}}
+	s, err := Run(context.Background(), tr, m, p, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(taken) != 1 || taken[0].Node != 1 {
+		t.Errorf("job 1 has %+v, want the second node", taken)
+	}
+	// At 50 s only the second node is free. That it takes no job from 52 s on is not known.
+	if want := []trace.Time{10 * trace.Second, 50 * trace.Second, 65 * trace.Second}; !slices.Equal(s.Start, want) {
+		t.Errorf("starts %v, want %v", s.Start, want)
+	}
+	if s.Eligible[1] != 5*trace.Second || len(s.Given) != 1 || !s.Given[0] {
+		t.Errorf("job 2 eligible at %v, given %v", s.Eligible[1], s.Given)
+	}
+	if len(p.gone) == 0 || !strings.HasPrefix(p.gone[0], "0 at 50") {
+		t.Errorf("gone: %v", p.gone)
 	}
 }
 

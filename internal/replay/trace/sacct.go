@@ -102,7 +102,32 @@ func readSacct(r *bufio.Reader, name string, o Options) (*Trace, error) {
 	if s.unzoned {
 		s.t.Read.note("its times have no zone: they are taken for UTC")
 	}
-	return s.finish(true), nil
+	t := s.finish(true)
+	t.findSince()
+	return t, nil
+}
+
+// findSince sets Since to the first end of a job: sacct reports the jobs that ended, or ran,
+// since a moment.
+func (t *Trace) findSince() {
+	for job := range t.Len() {
+		waited := t.WaitedOf(job)
+		if waited == Unknown {
+			continue
+		}
+		if end := t.Submit[job] + waited + t.Run[job]; t.Since == 0 || end < t.Since {
+			t.Since = end
+		}
+	}
+	given := 0
+	for job := range t.Len() {
+		if t.Given(job) {
+			given++
+		}
+	}
+	if given > 0 {
+		t.Read.note("%d jobs had started when the first job of the log ended: they start as recorded, and the waits of the other jobs are counted", given)
+	}
 }
 
 func (s *sacct) job(n int, line string) {
@@ -171,6 +196,10 @@ func (s *sacct) job(n int, line string) {
 		e.run = elapsed // it was suspended for a while
 	}
 	e.waited, e.hasWaited = max(start-e.submit, 0), true
+	if e.hosts = get("nodelist"); e.hosts == "None assigned" {
+		s.t.Read.leave("cancelled before it started") // Slurm reports the time as its start
+		return
+	}
 	tres := get("alloctres")
 	if tres == "" {
 		tres = get("reqtres")

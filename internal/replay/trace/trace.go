@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"premix/internal/kit/hostlist"
 )
 
 // Time is a moment, in milliseconds since the begin of the trace, or a length of time.
@@ -61,10 +63,18 @@ type Trace struct {
 	Partition []int32 // index of Partitions.Names
 	QOS       []int32 // index of QOSs.Names; the queue in a Standard Workload File. nil: the first for all jobs
 	Array     []int32 // index of Arrays; -1: none. nil: no arrays
+	HostList  []int32 // index of HostLists; -1: not recorded. nil: not recorded for all jobs
 	Think     []Time  // time from the end of the jobs it comes after to its submission. nil: 0 for all jobs
 
 	Users, Accounts, Partitions, QOSs Names
 	Arrays                            []Array
+	Hosts                             Names     // nodes on which jobs ran
+	HostLists                         [][]int32 // lists of indexes of Hosts.Names
+
+	// Since is the moment from which on the trace has all jobs; 0: from its begin. A log of
+	// jobs that ended in a time has the jobs that ran and waited as this time began, but
+	// not the jobs that they waited for.
+	Since Time
 
 	// Job i comes after the jobs After[AfterAt[i]:AfterAt[i+1]]. nil: there are no
 	// dependencies.
@@ -192,13 +202,15 @@ type entry struct {
 	qos       string
 	array     string
 	limit     int // of the array
+	hosts     string
 }
 
 // builder makes a trace of entries in any order.
 type builder struct {
 	t      *Trace
 	arrays map[string]int32
-	after  [][2]int64 // number of a job, number of a job that it comes after
+	hosts  map[string]int32 // index of HostLists, by the text of the list
+	after  [][2]int64       // number of a job, number of a job that it comes after
 }
 
 func newBuilder(name, format string, jobs int) *builder {
@@ -278,6 +290,34 @@ func (b *builder) put(e *entry, user, account, partition, qos int32) {
 		array = at
 	}
 	put(&t.Array, n, cap(t.Submit), array, -1)
+	put(&t.HostList, n, cap(t.Submit), b.hostList(e.hosts), -1)
+}
+
+// maxHosts bounds the names in the list of nodes of a job.
+const maxHosts = 1 << 16
+
+// hostList returns the index of a list of nodes in HostLists; -1 if it is not a list.
+func (b *builder) hostList(text string) int32 {
+	if text == "" {
+		return -1
+	}
+	if at, ok := b.hosts[text]; ok {
+		return at
+	}
+	at := int32(-1)
+	if names, err := hostlist.Expand(text, maxHosts); err == nil && len(names) > 0 {
+		at = int32(len(b.t.HostLists))
+		list := make([]int32, len(names))
+		for i, name := range names {
+			list[i] = b.t.Hosts.Index(name)
+		}
+		b.t.HostLists = append(b.t.HostLists, list)
+	}
+	if b.hosts == nil {
+		b.hosts = make(map[string]int32)
+	}
+	b.hosts[text] = at
+	return at
 }
 
 // put appends to a column. The column stays nil until a value differs from the default,
@@ -341,6 +381,7 @@ func (t *Trace) Sort() bool {
 	permute(&t.Partition, order)
 	permute(&t.QOS, order)
 	permute(&t.Array, order)
+	permute(&t.HostList, order)
 	permute(&t.Think, order)
 	return true
 }
@@ -354,7 +395,7 @@ func (t *Trace) Like(jobs []int32) *Trace {
 	for _, column := range []*[]Time{&c.Submit, &c.Run, &c.Asked, &c.Waited, &c.Think} {
 		permute(column, jobs)
 	}
-	for _, column := range []*[]int32{&c.Cores, &c.NodeCount, &c.Memory, &c.User, &c.Account, &c.Partition, &c.QOS, &c.Array} {
+	for _, column := range []*[]int32{&c.Cores, &c.NodeCount, &c.Memory, &c.User, &c.Account, &c.Partition, &c.QOS, &c.Array, &c.HostList} {
 		permute(column, jobs)
 	}
 	return &c
@@ -469,6 +510,22 @@ func (t *Trace) Before(job int) []int32 {
 		return nil
 	}
 	return t.After[t.AfterAt[job]:t.AfterAt[job+1]]
+}
+
+// HostsOf returns the nodes on which a job ran, as indexes of Hosts.Names; nil if they are
+// not recorded.
+func (t *Trace) HostsOf(job int) []int32 {
+	if list := at(t.HostList, job, -1); list >= 0 {
+		return t.HostLists[list]
+	}
+	return nil
+}
+
+// Given reports whether a job is recorded to have begun before Since. No policy decides on
+// it: it is a part of the state in which the trace finds the machine.
+func (t *Trace) Given(job int) bool {
+	waited := t.WaitedOf(job)
+	return waited != Unknown && t.Submit[job]+waited < t.Since
 }
 
 // Values of a job. If a column is nil, they return its default.

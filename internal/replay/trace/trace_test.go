@@ -157,6 +157,30 @@ func TestSacct(t *testing.T) {
 	}
 }
 
+// TestSacctNodes has a log of the jobs that ended in a time: job 1 ran before, and job 2
+// waited. Job 4 was cancelled before it had nodes.
+func TestSacctNodes(t *testing.T) {
+	tr := read(t, `JobID|Partition|User|Submit|Eligible|Start|End|Elapsed|State|NNodes|NCPUS|NodeList
+1|main|anna|2024-01-01T00:00:00|2024-01-01T00:00:00|2024-01-01T00:00:10|2024-01-01T00:10:00|00:09:50|COMPLETED|3|3|n[1-2],m1
+2|main|anna|2024-01-01T00:00:05|2024-01-01T00:00:05|2024-01-01T00:10:00|2024-01-01T00:20:00|00:10:00|COMPLETED|1|4|n1
+3|main|anna|2024-01-01T00:12:00|2024-01-01T00:12:00|2024-01-01T00:20:00|2024-01-01T00:21:00|00:01:00|COMPLETED|1|4|n1
+4|main|anna|2024-01-01T00:13:00|2024-01-01T00:13:00|2024-01-01T00:20:30|2024-01-01T00:20:30|00:00:00|CANCELLED by 7|1|4|None assigned
+`)
+	var names []string
+	for _, h := range tr.HostsOf(0) {
+		names = append(names, tr.Hosts.Names[h])
+	}
+	if tr.Len() != 3 || tr.Read.Out != 1 || !slices.Equal(names, []string{"n1", "n2", "m1"}) || !slices.Equal(tr.HostsOf(1), tr.HostsOf(2)) {
+		t.Fatalf("%d jobs, %+v, nodes %v", tr.Len(), tr.Read, names)
+	}
+	if tr.Since != 10*Minute || !tr.Given(0) || tr.Given(1) || tr.Given(2) {
+		t.Errorf("since %v", tr.Since)
+	}
+	if notes := strings.Join(tr.Read.Notes, "\n"); !strings.Contains(notes, "1 jobs had started when the first job of the log ended") {
+		t.Errorf("notes %s", notes)
+	}
+}
+
 func TestSacctJSON(t *testing.T) {
 	for name, text := range map[string]string{
 		"objects": `{"meta": {}, "jobs": [{"job_id": 5, "account": "bio", "association": {"user": "anna"}, "partition": "main", "qos": "high", "state": {"current": ["COMPLETED"]},
@@ -249,7 +273,7 @@ func TestReal(t *testing.T) {
 	if data == "" {
 		t.Skip("PREMIX_TESTDATA is not set: no real traces")
 	}
-	for name, want := range map[string]int{"LCG.swf.gz": 188041, "NASA-iPSC-1993-3.1-cln.swf.zip": 18239, "slurm_sacct_phillips.log": 4285, "nextflow/rnaseq-dirt02-001.json": 197} {
+	for name, want := range map[string]int{"LCG.swf.gz": 188041, "NASA-iPSC-1993-3.1-cln.swf.zip": 18239, "slurm_sacct_phillips.log": 4046, "nextflow/rnaseq-dirt02-001.json": 197} {
 		tr, err := Open(filepath.Join(data, "traces", name), Options{})
 		if err != nil {
 			t.Error(err)

@@ -133,13 +133,59 @@ func (c Change) machine(m *machine.Machine) (*machine.Machine, error) {
 		}
 		group.Count -= c.nodes
 	}
+	changed.Partitions = slices.Clone(m.Partitions)
 	for i := range changed.Pools {
 		p := &changed.Pools[i]
+		if p.Names != nil {
+			keepNumbers(&m.Pools[i], p, changed.Partitions)
+		}
 		for k := range p.Down {
 			p.Down[k].Nodes = min(p.Down[k].Nodes, p.Nodes())
 		}
 	}
 	return &changed, nil
+}
+
+// keepNumbers makes the partitions and drains of a pool refer to the same nodes when the
+// last nodes of its groups are gone.
+func keepNumbers(was, is *machine.Pool, partitions []machine.Partition) {
+	var number []int32 // by old number; -1: gone
+	n := int32(0)
+	for g := range was.Groups {
+		for k := range was.Groups[g].Count {
+			if k >= is.Groups[g].Count {
+				number = append(number, -1)
+				continue
+			}
+			number = append(number, n)
+			n++
+		}
+	}
+	is.Names = nil
+	for i, name := range was.Names {
+		if number[i] >= 0 {
+			is.Names = append(is.Names, name)
+		}
+	}
+	is.Drains = nil
+	for _, d := range was.Drains {
+		if d.Node = number[d.Node]; d.Node >= 0 {
+			is.Drains = append(is.Drains, d)
+		}
+	}
+	for i := range partitions {
+		p := &partitions[i]
+		if p.Pool != is.Name || p.Nodes == nil {
+			continue
+		}
+		kept := make([]int32, 0, len(p.Nodes))
+		for _, old := range p.Nodes {
+			if number[old] >= 0 {
+				kept = append(kept, number[old])
+			}
+		}
+		p.Nodes = kept
+	}
 }
 
 // spread is how far from a job a further one like it may be submitted.

@@ -118,6 +118,28 @@ func TestFewerNodes(t *testing.T) {
 	}
 }
 
+// TestFewerNodesWithNames: nodes 2 and 3 of 5 go; the others have new numbers.
+func TestFewerNodesWithNames(t *testing.T) {
+	m := &machine.Machine{Pools: []machine.Pool{{Name: "a", Groups: []machine.Node{{Count: 4, Cores: 8}, {Count: 1, Cores: 4}}, Names: []string{"n0", "n1", "n2", "n3", "n4"},
+		Drains: []machine.Drain{{Node: 3, Cores: 1}, {Node: 4, Cores: 2}}}},
+		Partitions: []machine.Partition{{Name: "p", Pool: "a", Nodes: []int32{1, 3, 4}}, {Name: "q", Pool: "a"}, {Name: "r", Pool: "a", Nodes: []int32{2}}}}
+	c, _ := Parse("fewer-nodes=2")
+	f, err := c.machine(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, q, r := f.Partitions[0].Nodes, f.Partitions[1].Nodes, f.Partitions[2].Nodes
+	if !slices.Equal(p, []int32{1, 2}) || q != nil || r == nil || len(r) != 0 {
+		t.Errorf("partitions have %v, %v, %v", p, q, r)
+	}
+	if d := f.Pools[0].Drains; len(d) != 1 || d[0].Node != 2 || d[0].Cores != 2 || !slices.Equal(f.Pools[0].Names, []string{"n0", "n1", "n4"}) {
+		t.Errorf("drains %+v, names %v", d, f.Pools[0].Names)
+	}
+	if len(m.Pools[0].Drains) != 2 || len(m.Partitions[0].Nodes) != 3 {
+		t.Error("the machine itself has changed")
+	}
+}
+
 // TestRun checks that both changes make jobs wait longer on a crowded machine, beyond
 // chance.
 func TestRun(t *testing.T) {

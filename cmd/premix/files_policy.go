@@ -24,6 +24,7 @@ import (
 type policyFlags struct {
 	dryRun, apply bool
 	pools         string
+	candidates    string
 	samples       countFlag
 	journal       string
 	files         countFlag
@@ -52,8 +53,14 @@ prints the actions, with the rule and the reason of each, and changes nothing. T
   premix files policy rules.sql scan.parquet --apply --journal DIR
 
 executes them. Files that have changed since the scan are skipped. DIR has the plan and,
-as JSON Lines, each action with its user and rule. After a kill, the same command
-continues.`,
+as JSON Lines, each action with its user and rule, and the entries of rules with LIST.
+After a kill, the same command continues.
+
+--candidates restricts all rules to the entries in a Parquet file, which any program may
+have made from the scan:
+
+  duckdb -c "COPY (SELECT dir, name, inode, changed FROM 'scan.parquet' WHERE ...) TO 'c.parquet'"
+  premix files policy rules.sql scan.parquet --candidates c.parquet --dry-run`,
 		Args: arguments("RULES", "TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -70,6 +77,7 @@ continues.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the actions and their reasons, and change nothing")
 	f.StringVar(&o.pools, "pools", "", "YAML file that declares pools")
+	f.StringVar(&o.candidates, "candidates", "", "Parquet file of the entries to which the rules apply: a column path, or dir and name")
 	f.Var(&o.samples, "samples", "number of files that a dry run names for each rule")
 	f.BoolVar(&o.apply, "apply", false, "execute the actions")
 	f.StringVar(&o.journal, "journal", "", "directory for plan and audit")
@@ -101,12 +109,18 @@ func (a *app) policy(o *policyFlags, rules, table string) error {
 		return err
 	}
 	defer t.Close()
+	options := policy.Options{Samples: int(o.samples), Count: true}
+	if o.candidates != "" {
+		if options.Candidates, err = policy.ReadCandidates(o.candidates); err != nil {
+			return err
+		}
+	}
 	ctx, done := storeContext()
 	defer done()
 	if o.apply {
-		return a.policyApply(ctx, o, r, t)
+		return a.policyApply(ctx, o, r, t, options.Candidates)
 	}
-	p, err := r.Plan(ctx, t, policy.Options{Samples: int(o.samples), Count: true})
+	p, err := r.Plan(ctx, t, options)
 	if err != nil {
 		return err
 	}
@@ -130,7 +144,7 @@ func (e *unappliedFiles) Hint() string {
 	return "the reasons are in " + filepath.Join(e.rep.Journal, "audit.jsonl") + ", on lines with failed"
 }
 
-func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, t *files.Table) error {
+func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, t *files.Table, c *policy.Candidates) error {
 	var last atomic.Pointer[policy.Report]
 	last.Store(&policy.Report{})
 	stop := a.bar(func() string {
@@ -138,6 +152,7 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 		return fmt.Sprintf("%d of %d actions, %s", p.Done+p.Skipped+p.Failed, p.Actions, units.Size(p.Bytes))
 	})
 	rep, err := r.Apply(ctx, t, policy.ApplyOptions{
+		Options: policy.Options{Candidates: c},
 		Journal: o.journal, Files: float64(o.files), Bytes: int64(o.bytes), Workers: int(o.workers), Packer: packer{},
 		Progress: func(p policy.Report) { last.Store(&p) },
 	})
@@ -182,6 +197,9 @@ func (a *app) printPolicyReport(rep *policy.Report) error {
 func (a *app) printPolicyPlan(p *policy.Plan) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%s over %s, %d entries; nothing is changed\n", shown(p.File), shown(p.Table), p.Rows)
+	if c := p.Candidates; c != nil {
+		fmt.Fprintf(w, "candidates %s: %d, of which %d are not in the scan and %d differ from it\n", shown(c.File), c.Count, c.Gone, c.Other)
+	}
 	if len(p.Pools) > 0 {
 		fmt.Fprint(w, "\nPOOL\tCAPACITY\tUSED\t\tAFTER\t\tCOUNTED BY\t\n")
 	}

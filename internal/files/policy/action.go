@@ -68,15 +68,18 @@ type planHeader struct {
 	Now      time.Time `json:"now"`
 	Actions  int64     `json:"actions"`
 	Bytes    int64     `json:"bytes"`
+
+	Candidates string `json:"candidates,omitempty"` // digest of their file
 }
 
 // each calls f with the actions of the plan, rule by rule, the heaviest first if a rule has
-// a weight. It leaves out files that premix itself has made.
-func (p *Plan) each(f func(*Action) error) error {
+// a weight: those of the rules with LIST, or those of the others. It leaves out files that
+// premix itself has made.
+func (p *Plan) each(lists bool, f func(*Action) error) error {
 	id := int64(0)
 	g := p.table.NewGroup()
 	for _, r := range p.Rules {
-		if !r.Active || r.Verb == Exclude {
+		if !r.Active || r.Verb == Exclude || (r.Verb == List) != lists {
 			continue
 		}
 		refs := r.taken(math.MaxInt)
@@ -146,9 +149,9 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 // write writes the plan to a file. The file appears whole or not at all, and is synced when
 // write returns.
 func (p *Plan) write(path string) error {
-	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Started: p.table.Started, Finished: p.table.Finished, Now: p.Now}
+	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Started: p.table.Started, Finished: p.table.Finished, Now: p.Now, Candidates: p.digest}
 	for _, r := range p.Rules {
-		if r.Active {
+		if r.Active && r.Verb != List {
 			h.Actions += r.Taken.Count
 			h.Bytes += r.Taken.Bytes
 		}
@@ -160,7 +163,21 @@ func (p *Plan) write(path string) error {
 		if err := enc.Encode(h); err != nil {
 			return err
 		}
-		if err := p.each(func(a *Action) error { return enc.Encode(a) }); err != nil {
+		if err := p.each(false, func(a *Action) error { return enc.Encode(a) }); err != nil {
+			return err
+		}
+		return w.Flush()
+	})
+}
+
+// writeList writes the entries of the rules with LIST, a line for each, in the form of the
+// plan. The file appears whole or not at all.
+func (p *Plan) writeList(path string) error {
+	return beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		if err := p.each(true, func(a *Action) error { return enc.Encode(a) }); err != nil {
 			return err
 		}
 		return w.Flush()

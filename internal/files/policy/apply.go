@@ -95,7 +95,13 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 		if err != nil {
 			return nil, err
 		}
-		if err := p.write(path); err != nil {
+		if r.lists() {
+			err = p.writeList(filepath.Join(j.dir, listFile))
+		}
+		if err == nil {
+			err = p.write(path)
+		}
+		if err != nil {
 			return nil, &JournalError{j.dir, "cannot be written", "free space on its disk, or name another one: --journal DIR", err}
 		}
 	}
@@ -108,8 +114,12 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if err != nil {
 		return nil, &JournalError{j.dir, "has a damaged plan", "name another one: --journal DIR", err}
 	}
-	if !h.matches(r, t.Path, t.Started) {
-		return nil, &JournalError{j.dir, "belongs to other rules or another scan", "finish it with the same rules and scan, or name another one: --journal DIR", nil}
+	digest := ""
+	if o.Candidates != nil {
+		digest = o.Candidates.Digest
+	}
+	if !h.matches(r, t.Path, t.Started) || h.Candidates != digest {
+		return nil, &JournalError{j.dir, "belongs to other rules, another scan or other candidates", "finish it with the same ones, or name another one: --journal DIR", nil}
 	}
 	x := &runner{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, started: started,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}

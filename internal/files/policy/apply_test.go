@@ -520,7 +520,7 @@ func TestWriterDuringCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a *Action
-	if err := p.each(func(got *Action) error { a = got; return nil }); err != nil {
+	if err := p.each(false, func(got *Action) error { a = got; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	ready, err := x.open(a)

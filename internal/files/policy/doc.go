@@ -22,7 +22,7 @@
 //	file       = { statement ";" }
 //	statement  = CREATE POOL name AT 'directory' [CAPACITY size]
 //	           | RULE 'name' verb { clause }
-//	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK
+//	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK | LIST
 //	clause     = FROM POOL name | TO POOL name | IN POOL name
 //	           | THRESHOLD percent [TO percent] | WEIGHT expression
 //	           | INTO STORE 'directory' [AS 'name'] | WHERE expression

@@ -47,6 +47,7 @@ func (e *JournalError) Hint() string { return e.HintText }
 //
 //	lock         locked (flock(2)) by the premix that applies the plan
 //	plan.jsonl   a planHeader, then an Action a line; written once, atomically
+//	list.jsonl   the entries of rules with LIST, a line each, written before the plan
 //	audit.jsonl  an Event a line, only ever appended to
 //
 // An action is done in this order, many at a time: its copy is written beside its
@@ -58,6 +59,7 @@ const (
 	lockFile  = "lock"
 	planFile  = "plan.jsonl"
 	auditFile = "audit.jsonl"
+	listFile  = "list.jsonl"
 )
 
 // Event is a line of the audit.
@@ -167,7 +169,7 @@ func foreign(dir string) (string, error) {
 		switch e.Name() {
 		case auditFile:
 			audited = true
-		case lockFile, planFile, planFile + ".tmp":
+		case lockFile, planFile, planFile + ".tmp", listFile, listFile + ".tmp":
 		default:
 			other = e.Name()
 		}

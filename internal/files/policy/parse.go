@@ -161,10 +161,10 @@ func (p *parser) rule() *mistake {
 	verb := p.take()
 	switch r.Verb = Verb(verb.text); {
 	case verb.kind != kindWord:
-		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE and PACK", "rule '%s' does not say what to do", r.Name)
-	case r.Verb == Exclude, r.Verb == Place, r.Verb == Migrate, r.Verb == Delete, r.Verb == Pack:
+		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE, PACK and LIST", "rule '%s' does not say what to do", r.Name)
+	case r.Verb == Exclude, r.Verb == Place, r.Verb == Migrate, r.Verb == Delete, r.Verb == Pack, r.Verb == List:
 	default:
-		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK"}, "%s"), "unknown word %s", verb.shown())
+		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK", "LIST"}, "%s"), "unknown word %s", verb.shown())
 	}
 	seen := make(map[string]bool)
 	for {
@@ -233,6 +233,7 @@ var clauses = map[Verb]string{
 	Migrate: " from to threshold weight where ",
 	Delete:  " from threshold weight where ",
 	Pack:    " from into where ",
+	List:    " from weight where ",
 }
 
 // clauseNames returns clauses as they are written in rules.

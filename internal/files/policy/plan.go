@@ -23,7 +23,9 @@ type Options struct {
 	Now     time.Time // the value of now(); zero: the present
 	Workers int       // 0: as many as cores
 	Samples int       // number of sample files for each rule
-	Count   bool      // count only: the plan can then not be written
+	// Candidates restrict all rules to some entries; nil: they apply to all.
+	Candidates *Candidates
+	Count      bool // count only: the plan can then not be written
 }
 
 // Plan lists the operations that a policy would do.
@@ -38,13 +40,15 @@ type Plan struct {
 	Unmatched int64 `json:"unmatched"`
 	// Names is the number of additional names of files that match a rule. These files count
 	// once. The entries of a scan are the matched and the unmatched ones and these.
-	Names   int64   `json:"further_names"`
-	Pruned  int     `json:"pruned"` // row groups whose bounds alone showed that no rule takes a row
-	Groups  int     `json:"groups"`
-	Seconds float64 `json:"seconds"`
+	Names      int64           `json:"further_names"`
+	Candidates *CandidatesPlan `json:"candidates,omitempty"`
+	Pruned     int             `json:"pruned"` // row groups whose bounds alone showed that no rule takes a row
+	Groups     int             `json:"groups"`
+	Seconds    float64         `json:"seconds"`
 
-	rules *Rules
-	table *files.Table
+	rules  *Rules
+	table  *files.Table
+	digest string // of the file of candidates
 }
 
 // PoolPlan is the present and planned use of a pool, in bytes.
@@ -222,6 +226,9 @@ func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, err
 		return nil, err
 	}
 	p.Unmatched, p.Pruned = m.unmatched, m.pruned
+	if o.Candidates != nil {
+		p.Candidates, p.digest = o.Candidates.plan(), o.Candidates.Digest
+	}
 	if err := m.choose(); err != nil {
 		return nil, err
 	}
@@ -352,6 +359,7 @@ func (m *maker) prepare() {
 	}
 	m.base = map[Verb]*condition{
 		Exclude: {verdict: func(*files.Group) verdict { return all }},
+		List:    {verdict: func(*files.Group) verdict { return all }},
 		Pack: conjunction([]*condition{is('d'), compareColumn(opAtLeast, files.ColumnEntries, 0),
 			text(files.ColumnName, func(b []byte) bool { return string(b) != "." })}),
 	}
@@ -503,6 +511,15 @@ func (m *maker) takes(b *batch, f func(rule int, taken []int32) error) error {
 		left = append(left, row)
 	}
 	defer func() { b.done(left) }()
+	var others []int32
+	if c := m.options.Candidates; c != nil {
+		kept, rest, err := c.split(b, left)
+		b.done(left)
+		left, others = kept, rest
+		if err != nil {
+			return err
+		}
+	}
 	for i := range m.Rules {
 		p := m.Rules[i]
 		if !p.Active {
@@ -521,12 +538,12 @@ func (m *maker) takes(b *batch, f func(rule int, taken []int32) error) error {
 			return err
 		}
 	}
-	return f(-1, left)
+	return f(-1, append(left, others...))
 }
 
 // group processes the rows of a group.
 func (m *maker) group(b *batch, n int32) error {
-	if m.sums == nil && !slices.ContainsFunc(m.Rules, func(p *RulePlan) bool { return p.Active && p.where.judge(b.g) != none }) {
+	if m.sums == nil && m.options.Candidates == nil && !slices.ContainsFunc(m.Rules, func(p *RulePlan) bool { return p.Active && p.where.judge(b.g) != none }) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.pruned++
@@ -602,7 +619,7 @@ func (p *RulePlan) rows(b *batch, m *maker, n int32, taken []int32) error {
 	if err != nil {
 		return err
 	}
-	acts := p.Verb != Exclude
+	acts := p.Verb != Exclude && p.Verb != List
 	var weights []int64
 	if p.weight != nil {
 		weights = b.ints(len(taken))

@@ -21,6 +21,7 @@ const (
 	Migrate Verb = "migrate" // move it from one pool to another
 	Delete  Verb = "delete"
 	Pack    Verb = "pack" // make a directory a tree in a store
+	List    Verb = "list" // write it to a list, and leave it unchanged
 )
 
 // Rules is the content of a file of rules.
@@ -60,7 +61,7 @@ type Rule struct {
 // pools.
 func (r *Rule) actsOn(pool string) bool {
 	switch {
-	case r.Verb == Exclude:
+	case r.Verb == Exclude, r.Verb == List:
 		return false
 	case r.From != "":
 		return pool == r.From && pool != r.To
@@ -76,6 +77,11 @@ func (r *Rules) Pool(name string) *Pool {
 		return &r.Pools[i]
 	}
 	return nil
+}
+
+// lists reports whether a rule writes a list.
+func (r *Rules) lists() bool {
+	return slices.ContainsFunc(r.Rules, func(r Rule) bool { return r.Verb == List })
 }
 
 // FileError is returned for a file of rules or pools that cannot be read.

@@ -27,7 +27,7 @@ func TestAttackSwappedCopy(t *testing.T) {
 		x.tops.dirs = append(x.tops.dirs, pool.Dir)
 	}
 	n := 0
-	err = p.each(func(a *Action) error {
+	err = p.each(false, func(a *Action) error {
 		n++
 		ready, err := x.prepare(context.Background(), a)
 		if err != nil {

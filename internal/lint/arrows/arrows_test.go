@@ -60,7 +60,7 @@ var layers = map[string]layer{
 	},
 	"files/policy": {
 		imports: []string{"kit/beneath", "kit/owner", "kit/problem", "files", "files/content"},
-		modules: []string{"golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
+		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"files/tiers": {
 		imports: []string{"kit/beneath", "kit/problem", "files/content"},

@@ -68,7 +68,12 @@ func ReadCandidates(path string) (*Candidates, error) {
 	return c, nil
 }
 
-func (c *Candidates) read() error {
+func (c *Candidates) read() (err error) {
+	defer func() { // the Parquet package panics on some damaged files
+		if v := recover(); v != nil {
+			err = fmt.Errorf("it is damaged: %v", v)
+		}
+	}()
 	f, err := os.Open(c.Path)
 	if err != nil {
 		if p := (*os.PathError)(nil); errors.As(err, &p) {
@@ -131,6 +136,9 @@ func (c *Candidates) read() error {
 			}
 			if err == io.EOF {
 				break
+			}
+			if err == nil && k == 0 {
+				err = io.ErrNoProgress
 			}
 			if err != nil {
 				return errors.Join(fmt.Errorf("it is damaged: %w", err), r.Close())

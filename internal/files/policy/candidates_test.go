@@ -38,6 +38,17 @@ func TestReadCandidates(t *testing.T) {
 	if c, err = ReadCandidates("testdata/paths.parquet"); err != nil || c.Len() != 2 || len(c.facts) != 0 {
 		t.Errorf("%d candidates, %v", c.Len(), err)
 	}
+	whole, err := os.ReadFile("testdata/candidates.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.parquet")
+	if err := os.WriteFile(cut, append(whole[:40:40], whole[60:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadCandidates(cut); err == nil {
+		t.Error("a damaged file is read")
+	}
 	for name, want := range map[string]string{
 		"null.parquet":     `row 1: "" is not an absolute path`,
 		"relative.parquet": `row 1: "data/a" is not an absolute path`,
@@ -202,4 +213,26 @@ func TestFind(t *testing.T) {
 			t.Errorf("%q by %q: %v, want %s", test[0], test[1], err, test[2])
 		}
 	}
+}
+
+// FuzzCandidate adds rows of any texts. Damaged files are a matter of the Parquet package.
+func FuzzCandidate(f *testing.F) {
+	f.Add("/data/a", "/data", "a", int64(1))
+	f.Add("data", "", ".", int64(-1))
+	f.Add("/a/../b", "/a/..", "..", int64(0))
+	f.Fuzz(func(t *testing.T, path, dir, name string, size int64) {
+		for _, text := range []map[string]int{{"path": 0, "dir": 1, "name": 2}, {"path": -1, "dir": 1, "name": 2}} {
+			c := &Candidates{index: make(map[string]int32), facts: []candidateFact{{column: files.ColumnSize}}}
+			row := parquet.Row{parquet.ByteArrayValue([]byte(path)).Level(0, 0, 0), parquet.ByteArrayValue([]byte(dir)).Level(0, 0, 1),
+				parquet.ByteArrayValue([]byte(name)).Level(0, 0, 2), parquet.Int64Value(size).Level(0, 0, 3)}
+			if c.add(row, text, []int{3}) != nil {
+				continue
+			}
+			for p := range c.index {
+				if !filepath.IsAbs(p) || filepath.Clean(p) != p || c.facts[0].values[0] != size {
+					t.Fatalf("path %q, size %d", p, c.facts[0].values[0])
+				}
+			}
+		}
+	})
 }

@@ -21,9 +21,11 @@
 //
 //	file       = { statement ";" }
 //	statement  = CREATE POOL name AT 'directory' [CAPACITY size]
+//	           | CREATE FILESET name AT 'directory'
 //	           | RULE 'name' verb { clause }
 //	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK | LIST
 //	clause     = FROM POOL name | TO POOL name | IN POOL name
+//	           | FOR FILESET ["("] name {, name} [")"]
 //	           | THRESHOLD percent [TO percent] | WEIGHT expression
 //	           | INTO STORE 'directory' [AS 'name'] | WHERE expression
 //	expression = expression (OR | AND) expression | NOT expression | comparison

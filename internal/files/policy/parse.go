@@ -22,7 +22,10 @@ type parser struct {
 }
 
 // ruleAt holds the offsets of parts of a rule.
-type ruleAt struct{ name, from, to int }
+type ruleAt struct {
+	name, from, to int
+	filesets       []int
+}
 
 func (p *parser) peek() token { return p.tokens[p.next] }
 
@@ -78,12 +81,14 @@ func (p *parser) statement() *mistake {
 	t := p.take()
 	var err *mistake
 	switch {
+	case t.kind == kindWord && t.text == "create" && p.word("fileset"):
+		err = p.fileset()
 	case t.kind == kindWord && t.text == "create":
 		err = p.pool()
 	case t.kind == kindWord && t.text == "rule":
 		err = p.rule()
 	default:
-		return wrong(t.at, "a statement begins with CREATE POOL or RULE", "%s cannot begin a statement", t.shown())
+		return wrong(t.at, "a statement begins with CREATE POOL, CREATE FILESET or RULE", "%s cannot begin a statement", t.shown())
 	}
 	if err != nil {
 		return err
@@ -91,7 +96,7 @@ func (p *parser) statement() *mistake {
 	if end := p.peek(); end.kind != kindEnd && !p.sign(";") {
 		hint := "a statement ends with ;"
 		if end.kind == kindWord {
-			hint = "a statement ends with ; and its parts are FROM POOL, TO POOL, THRESHOLD, WEIGHT and WHERE"
+			hint = "a statement ends with ; and its parts are FROM POOL, TO POOL, FOR FILESET, THRESHOLD, WEIGHT and WHERE"
 		}
 		return wrong(end.at, hint, "%s is not expected here", end.shown())
 	}
@@ -140,6 +145,57 @@ func (p *parser) pool() *mistake {
 	return nil
 }
 
+// fileset: CREATE FILESET name AT 'directory'
+func (p *parser) fileset() *mistake {
+	const hint = "write CREATE FILESET name AT '/directory';"
+	t := p.peek()
+	name, err := p.name("a fileset")
+	if err != nil {
+		return err
+	}
+	if err := p.needWord("at", hint); err != nil {
+		return err
+	}
+	dir := p.take()
+	if dir.kind != kindString || dir.text == "" {
+		return wrong(dir.at, hint, "the directory of fileset %s is missing", name)
+	}
+	if _, ok := p.rules.Filesets[name]; ok {
+		return wrong(t.at, "give it another name", "fileset %s is declared twice", name)
+	}
+	if p.rules.Filesets == nil {
+		p.rules.Filesets = make(map[string]string)
+	}
+	if !filepath.IsAbs(dir.text) {
+		dir.text = filepath.Join(p.base, dir.text)
+	}
+	p.rules.Filesets[name] = filepath.Clean(dir.text)
+	return nil
+}
+
+// filesets: FOR FILESET name {, name}, perhaps in parentheses
+func (p *parser) filesets(r *Rule, at *ruleAt) *mistake {
+	if err := p.needWord("fileset", "as in FOR FILESET (anna, ben)"); err != nil {
+		return err
+	}
+	open := p.sign("(")
+	for {
+		at.filesets = append(at.filesets, p.peek().at)
+		name, err := p.name("a fileset")
+		if err != nil {
+			return err
+		}
+		r.Filesets = append(r.Filesets, name)
+		if !p.sign(",") {
+			break
+		}
+	}
+	if open {
+		return p.needSign(")")
+	}
+	return nil
+}
+
 // name parses a word, or any text in double quotes.
 func (p *parser) name(of string) (string, *mistake) {
 	t := p.take()
@@ -174,11 +230,11 @@ func (p *parser) rule() *mistake {
 		}
 		clause := t.text
 		switch clause {
-		case "from", "to", "in", "threshold", "weight", "where", "into":
+		case "from", "to", "in", "for", "threshold", "weight", "where", "into":
 		case "rule", "create":
 			return wrong(t.at, "end the statement before it with ;", "%s is not expected here", t.shown())
 		default:
-			return wrong(t.at, problem.Meant(t.text, []string{"FROM POOL", "TO POOL", "IN POOL", "THRESHOLD", "WEIGHT", "WHERE", "INTO STORE"}, "%s"), "%s is not expected here", t.shown())
+			return wrong(t.at, problem.Meant(t.text, []string{"FROM POOL", "TO POOL", "IN POOL", "FOR FILESET", "THRESHOLD", "WEIGHT", "WHERE", "INTO STORE"}, "%s"), "%s is not expected here", t.shown())
 		}
 		if seen[clause] {
 			return wrong(t.at, "", "rule '%s' has %s twice", r.Name, t.shown())
@@ -194,6 +250,8 @@ func (p *parser) rule() *mistake {
 			at.from, r.From, err = p.poolOf("FROM")
 		case "to", "in":
 			at.to, r.To, err = p.poolOf(strings.ToUpper(clause))
+		case "for":
+			err = p.filesets(&r, &at)
 		case "threshold":
 			err = p.threshold(&r, t.at)
 		case "weight":
@@ -228,12 +286,12 @@ func (p *parser) rule() *mistake {
 
 // clauses lists the clauses that a rule of each verb may have.
 var clauses = map[Verb]string{
-	Exclude: " from where ",
-	Place:   " in where ",
-	Migrate: " from to threshold weight where ",
-	Delete:  " from threshold weight where ",
-	Pack:    " from into where ",
-	List:    " from weight where ",
+	Exclude: " from for where ",
+	Place:   " in for where ",
+	Migrate: " from to for threshold weight where ",
+	Delete:  " from for threshold weight where ",
+	Pack:    " from into for where ",
+	List:    " from for weight where ",
 }
 
 // clauseNames returns clauses as they are written in rules.
@@ -246,6 +304,8 @@ func clauseNames(allowed string) string {
 			name += " POOL"
 		case "into":
 			name += " STORE"
+		case "for":
+			name += " FILESET"
 		}
 		list = append(list, name)
 	}

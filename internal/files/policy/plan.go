@@ -390,6 +390,9 @@ func (m *maker) prepare() {
 		if c := m.inPool(rule); c != nil {
 			list = append(list, c)
 		}
+		if rule.Filesets != nil {
+			list = append(list, m.rules.inFilesets(rule))
+		}
 		if rule.where != nil {
 			list = append(list, compileCondition(bind(rule.where, now)))
 		}
@@ -447,6 +450,16 @@ func (m *maker) inPool(rule *Rule) *condition {
 		t, err := b.g.Texts(files.ColumnDir)
 		return textValues{row: t.Row, number: t.Number, count: t.Values()}, err
 	}}, func(dir []byte) bool { return holds(m.poolOf(string(dir))) }, 3)
+}
+
+// inFilesets returns the condition that a row lies in a directory of the filesets of a rule.
+func (r *Rules) inFilesets(rule *Rule) *condition {
+	return test(&text{cost: 2, values: func(b *batch) (textValues, error) {
+		t, err := b.g.Texts(files.ColumnDir)
+		return textValues{row: t.Row, number: t.Number, count: t.Values()}, err
+	}}, func(dir []byte) bool {
+		return slices.ContainsFunc(rule.Filesets, func(name string) bool { return within(string(dir), r.Filesets[name]) })
+	}, len(rule.Filesets))
 }
 
 func (m *maker) poolOf(path string) int {

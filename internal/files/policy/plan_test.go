@@ -394,3 +394,40 @@ func TestReadPools(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesets: a rule applies below the directories of its filesets only, whose names may be
+// the beginning of others.
+func TestFilesets(t *testing.T) {
+	dir := t.TempDir()
+	lay(t, dir, []file{{"anna/a", 1, 1}, {"anna/sub/b", 1, 1}, {"anna2/c", 1, 1}, {"ben/d", 1, 1}, {"eve/e", 1, 1}, {"f", 1, 1}})
+	table := scanned(t, dir)
+	sets := "CREATE FILESET anna AT '" + dir + "/anna'; CREATE FILESET ben AT '" + dir + "/ben/'; CREATE FILESET sub AT '" + dir + "/anna/sub';"
+	for clause, want := range map[string]string{
+		"FOR FILESET anna":              "anna/a anna/sub/b",
+		"FOR FILESET (sub, ben)":        "anna/sub/b ben/d",
+		"FOR FILESET anna, sub":         "anna/a anna/sub/b",
+		"":                              "anna/a anna/sub/b anna2/c ben/d eve/e f",
+		"FOR FILESET (ben) FROM POOL p": "ben/d",
+	} {
+		p := planned(t, table, sets+"CREATE POOL p AT '"+dir+"'; RULE 'r' DELETE "+clause+" WHERE TRUE;")
+		got := strings.Fields(names(p.Rules[0], dir))
+		slices.Sort(got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s takes %s, want %s", clause, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		sets + "RULE 'r' EXCLUDE FOR FILESET ana;":                     "unknown fileset ana",
+		"RULE 'r' EXCLUDE FOR FILESET x;":                              "unknown fileset x",
+		sets + "CREATE FILESET ben AT '/b'; RULE 'r' EXCLUDE;":         "fileset ben is declared twice",
+		sets + "RULE 'r' EXCLUDE FOR FILESET (anna;":                   ") is missing before ;",
+		sets + "RULE 'r' EXCLUDE FOR POOL anna;":                       "FILESET is missing before POOL",
+		sets + "RULE 'r' EXCLUDE FOR FILESET anna FOR FILESET ben;":    "has FOR twice",
+		"CREATE FILESET anna; RULE 'r' EXCLUDE;":                       "AT is missing before ;",
+		"CREATE FILESET anna AT 5; RULE 'r' EXCLUDE FOR FILESET anna;": "the directory of fileset anna is missing",
+	} {
+		if _, err := Parse("rules.sql", text, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}

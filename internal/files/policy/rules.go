@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,8 @@ type Rules struct {
 	Text  string
 	Pools []Pool
 	Rules []Rule
+
+	Filesets map[string]string // directories, absolute and clean, by name
 }
 
 // Pool is a directory on one kind of disk. A file that moves from one pool to another keeps
@@ -50,8 +53,9 @@ type Rule struct {
 	// High and Low are percents of the capacity of From: the rule acts if the pool holds
 	// more than High, until it holds no more than Low. High is 0 if the rule always acts.
 	High, Low int
-	Store     string // of Pack: directory of the store
-	As        string // of Pack: name of the trees
+	Store     string   // of Pack: directory of the store
+	As        string   // of Pack: name of the trees
+	Filesets  []string // names of the filesets to which it applies; nil: everywhere
 
 	weight *node // nil for none; see weightOf
 	where  *node // nil for all
@@ -181,6 +185,15 @@ func (r *Rules) check(p *parser) []*mistake {
 					hint = "did you mean " + near + "?"
 				}
 				found = append(found, wrong(pool.at, hint, "unknown pool %s", pool.name))
+			}
+		}
+		for k, name := range rule.Filesets {
+			if _, ok := r.Filesets[name]; !ok {
+				hint := "declare it: CREATE FILESET " + name + " AT '/some/directory';"
+				if near := problem.Near(name, slices.Sorted(maps.Keys(r.Filesets))); near != "" {
+					hint = "did you mean " + near + "?"
+				}
+				found = append(found, wrong(at.filesets[k], hint, "unknown fileset %s", name))
 			}
 		}
 		if rule.From != "" && rule.From == rule.To {

@@ -72,6 +72,7 @@ var everyMachine = map[string]string{
 	"whole":           "pools: [{nodes: [{count: 16, cores: 1}], share: nodes}]\n",
 	"preempted":       "pools: [{nodes: [{count: 16, cores: 1}], place: any}]\nqos: [{name: high, tier: 1, preempts: [low]}, {name: low, preempted: resume}]\n",
 	"preempted nodes": "pools: [{nodes: [{count: 4, cores: 4}]}]\nqos: [{name: high, tier: 1, preempts: [low]}, {name: low}]\n",
+	"parts":           "pools: [{nodes: [{count: 4, cores: 4}, {count: 4, cores: 4}], place: adjacent}]\n",
 	"down":            "pools: [{nodes: [{count: 16, cores: 1}], place: any, down: [{from: 100s, until: 300s, count: 7}, {from: 400s, until: 500s, count: 9, failure: true}]}]\n",
 	"down nodes":      "pools: [{nodes: [{count: 4, cores: 4}], down: [{from: 100s, until: 300s, count: 2}, {from: 400s, until: 500s, count: 3, failure: true}]}]\n",
 }
@@ -88,6 +89,11 @@ func TestInvariants(t *testing.T) {
 					}
 					if len(m.Partitions) == 1 {
 						m.Partitions[0].Name = "main"
+					}
+					if name == "parts" {
+						// Jobs may have all nodes but the second one and the last three.
+						m.Partitions[0].Nodes = []int32{0, 2, 3, 4}
+						m.Pools[0].Drains = []machine.Drain{{Node: 0, Cores: 3, From: 100 * trace.Second, Until: 300 * trace.Second}, {Node: 1, Cores: 4, From: 0, Until: trace.Hour}}
 					}
 					tr := random(t, rng, 120, seed%2 == 0)
 					s := play(t, tr, m, built(t, p), simulate.Options{Estimates: []string{simulate.Asked, simulate.Exact, simulate.Learned}[seed%3]})

@@ -210,6 +210,7 @@ type builder struct {
 	t      *Trace
 	arrays map[string]int32
 	hosts  map[string]int32 // index of HostLists, by the text of the list
+	listed int              // names in HostLists
 	after  [][2]int64       // number of a job, number of a job that it comes after
 }
 
@@ -290,22 +291,35 @@ func (b *builder) put(e *entry, user, account, partition, qos int32) {
 		array = at
 	}
 	put(&t.Array, n, cap(t.Submit), array, -1)
-	put(&t.HostList, n, cap(t.Submit), b.hostList(e.hosts), -1)
+	put(&t.HostList, n, cap(t.Submit), b.hostList(e.hosts, int(e.nodes)), -1)
 }
 
-// maxHosts bounds the names in the list of nodes of a job.
-const maxHosts = 1 << 16
+// maxHosts bounds the names in the list of nodes of a job, and maxListed in all of them.
+const (
+	maxHosts  = 1 << 16
+	maxListed = 1 << 26
+)
 
-// hostList returns the index of a list of nodes in HostLists; -1 if it is not a list.
-func (b *builder) hostList(text string) int32 {
+// hostList returns the index of a list of nodes in HostLists; -1 if it is not a list of that
+// many nodes, if the number is known.
+func (b *builder) hostList(text string, nodes int) int32 {
 	if text == "" {
 		return -1
 	}
-	if at, ok := b.hosts[text]; ok {
-		return at
+	at, ok := b.hosts[text]
+	if !ok {
+		at = b.newHostList(text)
 	}
+	if at >= 0 && nodes > 0 && len(b.t.HostLists[at]) != nodes {
+		return -1
+	}
+	return at
+}
+
+func (b *builder) newHostList(text string) int32 {
 	at := int32(-1)
-	if names, err := hostlist.Expand(text, maxHosts); err == nil && len(names) > 0 {
+	if names, err := hostlist.Expand(text, maxHosts); err == nil && len(names) > 0 && b.listed+len(names) <= maxListed {
+		b.listed += len(names)
 		at = int32(len(b.t.HostLists))
 		list := make([]int32, len(names))
 		for i, name := range names {

@@ -115,7 +115,7 @@ stage() {
 	cp -r dist/containerd/config-1.toml dist/containerd/config-2.toml dist/kubernetes "$to/share/premix/"
 	cp -r examples/recipes "$to/share/premix/recipes"
 	rm -f "$to"/share/premix/recipes/*.go
-	cp -r dist/grafana dist/galaxy dist/nextflow "$to/share/premix/"
+	cp -r dist/grafana dist/prometheus dist/galaxy dist/nextflow "$to/share/premix/"
 	chmod -R u=rwX,go=rX "$to"
 }
 

@@ -4,10 +4,16 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"premix/internal/watch"
+	"premix/internal/watch/alert"
+	"premix/internal/watch/collect"
+	"premix/internal/watch/web"
 )
 
 // The Grafana dashboard uses only metrics that the program has, and each panel uses some.
@@ -68,4 +74,45 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("%s asks for no metric", p.Title)
 		}
 	}
+}
+
+// The alerts for Prometheus are about metrics that premix watch has, and Prometheus accepts
+// them. The rules for premix itself are correct.
+func TestAlertFiles(t *testing.T) {
+	const file = "../../dist/prometheus/premix-alerts.yml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{"premix_watch_lost_samples_total": true}
+	for _, e := range collect.Catalogue {
+		name, _ := web.PrometheusName(watch.NewID(e.Name))
+		known[name] = true
+	}
+	asked := 0
+	for _, m := range regexp.MustCompile(`(?m)^ +expr: (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		for _, name := range regexp.MustCompile(`premix_[a-z_]+`).FindAllString(m[1], -1) {
+			if asked++; !known[name] {
+				t.Errorf("premix watch has no metric %s", name)
+			}
+		}
+	}
+	if asked < 15 {
+		t.Errorf("%d metrics are asked for", asked)
+	}
+	rules, err := alert.ReadRules("../../dist/watch/rules.yaml", knownSeries())
+	if err != nil || len(rules.Rules) < 10 {
+		t.Errorf("the rules for premix: %v", err)
+	}
+	t.Run("promtool", func(t *testing.T) {
+		promtool, err := exec.LookPath("promtool")
+		if err != nil {
+			t.Skip("promtool, of Debian's package prometheus, is not on PATH")
+		}
+		for _, args := range [][]string{{"check", "rules", file}, {"test", "rules", "testdata/premix-alerts_test.yml"}} {
+			if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+				t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+			}
+		}
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/kit/access"
 	"premix/internal/watch"
+	"premix/internal/watch/alert"
 	"premix/internal/watch/collect"
 	"premix/internal/watch/series"
 	"premix/internal/watch/web"
@@ -21,7 +22,7 @@ import (
 // watchFlags are the options of watch.
 type watchFlags struct {
 	reach               accessFlags
-	data, config        string
+	data, config, rules string
 	interval            durationFlag
 	runs                []string
 	processes           bool
@@ -60,6 +61,7 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 	o.reach.register(f, "127.0.0.1:8090", "file of tokens, one on each line: requests must have one (default: if other users of this machine can reach the address, the file token in --data, which premix makes; you and root need no token)")
 	f.StringVar(&o.data, "data", "", "directory of the samples")
 	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
+	f.StringVar(&o.rules, "rules", "", "YAML file of alert rules and the receivers of their messages")
 	f.Var(&o.interval, "interval", "time between samples (default 1s)")
 	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
 	f.BoolVar(&o.processes, "processes", false, "also record processes of other programs, when they end (root)")
@@ -71,6 +73,7 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 	f.Var(&o.keep.tasks, "keep-tasks", "time for which tasks and events are kept")
 	f.StringArrayVar(&o.pages.Transfers, "transfers", nil, "directory of results of transfers to show; may be repeated")
 	f.StringArrayVar(&o.pages.Replays, "replays", nil, "directory of tables of replays to show; may be repeated")
+	cmd.AddCommand(a.watchRules())
 	return cmd
 }
 
@@ -79,6 +82,12 @@ func (a *app) watch(o *watchFlags) (err error) {
 	config := &collect.Config{}
 	if o.config != "" {
 		if config, err = collect.ReadConfig(o.config); err != nil {
+			return err
+		}
+	}
+	var rules *alert.Rules
+	if o.rules != "" {
+		if rules, err = alert.ReadRules(o.rules, knownSeries()); err != nil {
 			return err
 		}
 	}
@@ -131,8 +140,16 @@ func (a *app) watch(o *watchFlags) (err error) {
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	server, err := web.New(web.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
-		Status: func() []web.CollectorStatus { return statusOf(watcher) }})
+	var alerts *alert.Engine
+	c := web.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
+		Status: func() []web.CollectorStatus { return statusOf(watcher) }}
+	if rules != nil {
+		if alerts, err = alert.New(ctx, alert.Options{Rules: rules, From: db, Node: name, Dir: filepath.Join(o.data, "alerts")}); err != nil {
+			return errors.Join(err, db.Close())
+		}
+		c.Alerts = alerts.Answer
+	}
+	server, err := web.New(c)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
@@ -145,6 +162,9 @@ func (a *app) watch(o *watchFlags) (err error) {
 	var all sync.WaitGroup
 	if remote != nil {
 		all.Go(func() { remote.Run(ctx) })
+	}
+	if alerts != nil {
+		all.Go(func() { alerts.Run(ctx) })
 	}
 	all.Go(func() { watcher.Run(ctx) })
 	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to watch " + name + "."})

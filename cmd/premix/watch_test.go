@@ -22,6 +22,7 @@ type watched struct {
 	t    *testing.T
 	env  []string
 	data string
+	args []string // further arguments
 	url  string
 	// token is the value of the Authorization header.
 	token string
@@ -48,9 +49,9 @@ func getWith(token, url string) (*http.Response, error) {
 	return http.DefaultClient.Do(r)
 }
 
-func newWatched(t *testing.T, data string) *watched {
+func newWatched(t *testing.T, data string, args ...string) *watched {
 	t.Helper()
-	w := &watched{t: t, data: data, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(t.TempDir(), "home"))}
+	w := &watched{t: t, data: data, args: args, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(t.TempDir(), "home"))}
 	t.Cleanup(func() { w.end(syscall.SIGKILL) })
 	w.start()
 	return w
@@ -60,6 +61,7 @@ func newWatched(t *testing.T, data string) *watched {
 func (w *watched) start() {
 	w.t.Helper()
 	w.cmd = exec.Command(binary, "watch", "--listen", "127.0.0.1:0", "--data", w.data, "--interval", "200ms")
+	w.cmd.Args = append(w.cmd.Args, w.args...)
 	w.cmd.Env, w.cmd.Stderr = w.env, os.Stderr
 	out, err := w.cmd.StdoutPipe()
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"premix/internal/kit/units"
 	"premix/internal/watch"
+	"premix/internal/watch/alert"
 	"premix/internal/watch/explain"
 	"premix/internal/watch/series"
 )
@@ -327,6 +328,17 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		events = []watch.Event{}
 	}
 	return marshalJSON(w, r, map[string]any{"events": events})
+}
+
+func (s *Server) getAlerts(w http.ResponseWriter, r *http.Request) error {
+	if _, err := known(r); err != nil {
+		return err
+	}
+	a := alert.Answer{Alerts: []*alert.Alert{}, Ended: []*alert.Alert{}, Waiting: map[string]int{}, Receivers: map[string]string{}}
+	if s.c.Alerts != nil {
+		a = s.c.Alerts()
+	}
+	return marshalJSON(w, r, a)
 }
 
 func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {

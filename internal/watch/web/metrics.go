@@ -42,6 +42,16 @@ func newMetrics(s *Server) *metrics {
 	stat("premix_watch_bytes", "Bytes of the stored data on disk.", prometheus.GaugeValue, func() float64 { return float64(s.c.DB.Stats().Bytes) })
 	stat("premix_watch_refused_samples_total", "Samples that were refused.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Refused) })
 	stat("premix_watch_lost_samples_total", "Samples that were accepted and then lost.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Lost) })
+	if s.c.Alerts != nil {
+		stat("premix_watch_alerts_firing", "Alerts that fire.", prometheus.GaugeValue, func() float64 { return float64(s.c.Alerts().Firing) })
+		stat("premix_watch_alert_messages_waiting", "Messages about alerts that have not been sent.", prometheus.GaugeValue, func() float64 {
+			n := 0
+			for _, waiting := range s.c.Alerts().Waiting {
+				n += waiting
+			}
+			return float64(n)
+		})
+	}
 	r.MustRegister(m.refused, m.took, &newestValues{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return m

@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/kit/access"
 	"premix/internal/kit/bounded"
+	"premix/internal/watch/alert"
 	"premix/internal/watch/series"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 	Owner   bool           // requests through loopback by this user and by root need no token
 	// Status returns the states of the collectors. It may be nil.
 	Status func() []CollectorStatus
+	Alerts func() alert.Answer // nil: there are no rules
 	Limits Limits
 	Now    func() time.Time // time.Now
 	Pages  Pages
@@ -112,6 +114,7 @@ func New(c Config) (*Server, error) {
 		{path: "/api/v1/names", f: s.getNames},
 		{path: "/api/v1/tasks", f: s.getTasks},
 		{path: "/api/v1/events", f: s.getEvents},
+		{path: "/api/v1/alerts", f: s.getAlerts},
 		{path: "/api/v1/explain", f: s.getExplain},
 		{path: "/api/v1/live", f: s.getLive},
 		{path: "/api/v1/status", f: s.getStatus},

@@ -4,6 +4,7 @@
 import { h, icon, icons, say, forgetColours } from "./dom.js";
 import { view, set, read, address, onChange } from "./view.js";
 import { get, onToken, setToken, takeToken } from "./api.js";
+import * as format from "./format.js";
 import * as timebar from "./timebar.js";
 import { timeline } from "./timeline.js";
 import { tasks } from "./tasks.js";
@@ -156,8 +157,31 @@ addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
+// Alerts that fire are above every page.
+const most = 3;
+let fires = "";
+async function alerts() {
+  try {
+    const a = await get("alerts");
+    const list = a.alerts.filter((one) => one.state === "firing");
+    const now = JSON.stringify([a.firing, a.trouble, list.slice(0, most)]);
+    if (now === fires) return;
+    fires = now;
+    banner.hidden = !a.firing && !a.trouble;
+    banner.replaceChildren(
+      a.firing ? h("a", { href: address({ page: "status", item: "" }) }, h("b", {}, a.firing === 1 ? "1 alert fires" : `${format.number(a.firing)} alerts fire`)) : "",
+      ...list.slice(0, most).map((one) => h("span", {}, h("b", {}, one.rule), " ", h("span", { class: "soft" }, one.labels.node ?? ""), " ", one.text)),
+      a.firing > most ? h("span", { class: "soft" }, `and ${format.number(a.firing - most)} more`) : "",
+      a.trouble ? h("span", {}, "Rules cannot be evaluated: " + a.trouble) : "");
+  } catch { /* the page itself reports a server that does not answer */ }
+}
+const banner = h("div", { class: "alerts", role: "alert", hidden: true });
+document.querySelector("#top").append(banner);
+setInterval(() => { if (!document.hidden) alerts(); }, 10000);
+
 applyTheme();
 takeToken();
 read();
 render();
+alerts();
 get("status").then((s) => { nodeName.textContent = s.node ?? ""; document.documentElement.dataset.ready = "1"; }, () => {});

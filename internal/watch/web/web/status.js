@@ -12,20 +12,42 @@ export function status(root) {
 
   async function load() {
     try {
-      const [a, n] = await Promise.all([get("status", {}, control.signal), get("nodes", {}, control.signal)]);
-      draw(a, n.nodes);
+      const [a, n, alerts] = await Promise.all([get("status", {}, control.signal), get("nodes", {}, control.signal), get("alerts", {}, control.signal)]);
+      draw(a, n.nodes, alerts);
     } catch (error) {
       if (error.name !== "AbortError") holder.replaceChildren(failure(error, load));
     }
   }
 
-  function draw(a, nodes) {
+  function alertTable(list, label) {
+    return table([
+      { name: "state", left: true, value: (x) => x.state, show: (x) => h("span", { class: "state " + { firing: "bad", pending: "runs", resolved: "good" }[x.state] }, { firing: "fires", pending: "pending", resolved: "ended" }[x.state]) },
+      { name: "rule", left: true, value: (x) => x.rule, show: (x) => [h("b", {}, x.rule), " ", h("span", { class: "soft" }, x.severity)] },
+      { name: "machine", left: true, value: (x) => x.labels.node ?? "", show: (x) => x.labels.node ?? "" },
+      { name: "since", value: (x) => x.since, show: (x) => format.ago(Date.parse(x.since)) },
+      { name: "says", left: true, value: (x) => x.text, show: (x) => h("span", { class: "says" }, x.text, " ", h("code", {}, Object.entries(x.labels).filter(([k]) => k !== "node").map(([k, v]) => `${k}=${v}`).join(" "))) },
+    ], list, { label });
+  }
+
+  function alertSection(x) {
+    if (!x.rules) return "";
+    const late = Object.entries(x.receivers ?? {}).filter(([name, why]) => why || x.waiting[name]);
+    return h("section", {}, h("h2", {}, "Alerts"),
+      x.trouble ? h("p", { class: "bad" }, "Rules cannot be evaluated: " + x.trouble) : "",
+      late.map(([name, why]) => h("p", { class: "bad" }, `${format.number(x.waiting[name])} messages wait for ${name}${why ? ": " + why : ""}`)),
+      x.alerts.length ? alertTable(x.alerts, "Alerts") : h("p", { class: "soft" }, `None of the ${format.number(x.rules)} rules fires.`),
+      x.firing + x.pending > x.alerts.length ? h("p", { class: "soft" }, `${format.number(x.firing + x.pending - x.alerts.length)} more are not shown.`) : "",
+      x.ended.length ? h("details", {}, h("summary", {}, `${format.number(x.ended.length)} ended`), alertTable(x.ended, "Ended alerts")) : "");
+  }
+
+  function draw(a, nodes, alerts) {
     holder.replaceChildren(
       h("div", { class: "cards" },
         card("series", format.number(a.series), ""),
         card("points", format.number(a.points), a.points ? format.number(a.bytes / a.points, 2) + " bytes each" : ""),
         card("on disk", format.bytes(a.bytes), ""),
         card("recorded since", format.isTime(a.since) ? format.ago(Date.parse(a.since)).replace(" ago", "") : "–", format.isTime(a.since) ? format.moment(Date.parse(a.since)) : "")),
+      alertSection(alerts),
       h("section", {}, h("h2", {}, "Collectors"),
         a.collectors?.length ? table([
           { name: "collector", left: true, value: (c) => c.name, show: (c) => h("b", {}, c.name) },

@@ -98,6 +98,8 @@ const (
 	Seconds        Unit = "s"
 	Cores          Unit = "cores" // seconds of processor time a second
 	Ratio          Unit = "ratio" // 0 to 1
+	Watts          Unit = "W"
+	Celsius        Unit = "°C"
 	Count          Unit = "count"
 )
 

@@ -420,8 +420,8 @@ func valueText(v float64, unit watch.Unit) string {
 		return fmt.Sprintf("%.4g %%", 100*v)
 	case watch.PerSecond:
 		return fmt.Sprintf("%.4g/s", v)
-	case watch.Cores:
-		return fmt.Sprintf("%.4g cores", v)
+	case watch.Cores, watch.Watts, watch.Celsius:
+		return fmt.Sprintf("%.4g %s", v, unit)
 	}
 	return fmt.Sprintf("%.4g", v)
 }

@@ -340,6 +340,11 @@ func TestLustre(t *testing.T) {
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
+	return recordedFile(t, name)
+}
+
+func recordedFile(t testing.TB, name string) string {
+	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
 	if err != nil {
 		t.Fatal(err)
@@ -570,6 +575,7 @@ func TestCatalogue(t *testing.T) {
 	io, waiters := recorded(t, "gpfs/mmpmon"), recorded(t, "gpfs/waiters")
 	store, _ := nodeAnswers(b)
 	scheduler, census := slurmAnswers(b)
+	storage := recorded(t, "devices/beegfs-storage")
 	w, err := New(Options{Sink: b.sink, Root: b.root, Clock: b.clock, Config: &Config{Node: "n1"}, Only: []string{"watch"}})
 	if err != nil {
 		t.Fatal(err)
@@ -583,7 +589,8 @@ func TestCatalogue(t *testing.T) {
 	calls.RecordStart(calls.Start{Tool: "bwa", Start: "cold"})
 	hot := newStarts(b.machine)
 	all := []watch.Collector{newHardware(b.machine), newDisk(b.machine), newNetwork(b.machine), newMounts(b.machine), newNFS(b.machine), newLustre(b.machine),
-		gpfsAnswers(b, &io, &waiters), group, tasks, hot, newProcesses(b.machine), store, scheduler, newSelf(w)}
+		gpfsAnswers(b, &io, &waiters), group, tasks, hot, newProcesses(b.machine), store, scheduler, newSelf(w),
+		gpuAnswers(b), infinibandFiles(b), energyFiles(b), ipmiAnswers(b), jobstatsFiles(b), beegfsAnswers(b, &storage), zfsFiles(b)}
 	for _, c := range all {
 		b.look(c)
 	}
@@ -593,6 +600,8 @@ func TestCatalogue(t *testing.T) {
 	b.edit("proc/self/mountstats", "GETATTR: 100 101 1 9608 1460 3 64 82 2", "GETATTR: 104 109 3 9608 1460 3 84 122 4")
 	b.edit("sys/kernel/debug/lustre/osc/work-OST0000-osc-ffff81032792f800/stats", "2000 samples", "2010 samples")
 	b.edit("sys/fs/cgroup/cpu/premix-7.1.1/3.1/cpu.stat", "nr_periods 10", "nr_periods 20")
+	const stats = "proc/fs/lustre/obdfilter/work-OST0000/job_stats"
+	b.edit(stats, "sum:         8392704", "sum:         8392904", "samples:           2, unit: usecs", "samples:           5, unit: usecs", "sum:               0, sumsq", "sum:               9, sumsq")
 	census.Started = census.Started.Add(time.Minute)
 	for range 2 {
 		for _, c := range all {

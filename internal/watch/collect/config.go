@@ -41,6 +41,7 @@ func (c *Config) Name() (string, error) {
 type Setting struct {
 	On       *bool         // nil: on if the machine has data for it
 	Interval time.Duration // 0: the default
+	DCGM     string        // of the collector gpu: address of an exporter of DCGM
 }
 
 // Script is a program of the site that prints values.
@@ -64,7 +65,7 @@ const (
 )
 
 // collectorNames are the collectors that can be configured.
-var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "start", "slurm", "watch"}
+var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "jobstats", "gpfs", "beegfs", "zfs", "infiniband", "gpu", "energy", "ipmi", "cgroup", "task", "process", "store", "start", "slurm", "watch"}
 
 // ReadConfig reads a configuration file. An error is a [problem.List] of all mistakes in
 // it.
@@ -192,13 +193,21 @@ func (l *loader) top(n *yaml.Node) {
 
 func (l *loader) collector(name string, n *yaml.Node) {
 	var s Setting
-	l.keys(n, name, map[string]func(*yaml.Node){
+	known := map[string]func(*yaml.Node){
 		"on": func(v *yaml.Node) {
 			on := l.flag(v, "on")
 			s.On = &on
 		},
 		"interval": func(v *yaml.Node) { l.span(v, "interval", MinInterval, &s.Interval) },
-	})
+	}
+	if name == "gpu" {
+		known["dcgm"] = func(v *yaml.Node) {
+			if l.text(v, "dcgm", &s.DCGM); s.DCGM != "" && !strings.HasPrefix(s.DCGM, "http://") && !strings.HasPrefix(s.DCGM, "https://") {
+				l.add(v, "write it like http://localhost:9400/metrics", "dcgm: %q is not an address", s.DCGM)
+			}
+		}
+	}
+	l.keys(n, name, known)
 	l.config.Collectors[name] = s
 }
 
@@ -238,7 +247,7 @@ func (l *loader) pattern(n *yaml.Node, key, group string, allowed []string) *reg
 }
 
 // scriptUnits are the units that values of scripts may have.
-var scriptUnits = []watch.Unit{watch.Bytes, watch.BytesPerSecond, watch.PerSecond, watch.Seconds, watch.Cores, watch.Ratio, watch.Count}
+var scriptUnits = []watch.Unit{watch.Bytes, watch.BytesPerSecond, watch.PerSecond, watch.Seconds, watch.Cores, watch.Ratio, watch.Watts, watch.Celsius, watch.Count}
 
 func (l *loader) script(n *yaml.Node) {
 	s := Script{Interval: 30 * time.Second, Unit: watch.Count}

@@ -53,9 +53,14 @@ type Status struct {
 const (
 	mountInterval = 10 * time.Second
 	gpfsInterval  = 10 * time.Second
-	storeInterval = 10 * time.Second
-	slurmInterval = 30 * time.Second
-	watchInterval = 10 * time.Second
+	// serverInterval is the interval of collectors that ask servers of a file system, or
+	// read their long files.
+	serverInterval = 10 * time.Second
+	ipmiInterval   = 30 * time.Second
+	gpuInterval    = 10 * time.Second
+	storeInterval  = 10 * time.Second
+	slurmInterval  = 30 * time.Second
+	watchInterval  = 10 * time.Second
 )
 
 // New returns a watcher, which collects nothing before Run. The error is a *ProcessesError
@@ -89,6 +94,16 @@ func New(o Options) (*Watcher, error) {
 	w.add(newNFS(w.m), o.Interval, nil)
 	w.add(newLustre(w.m), o.Interval, nil)
 	w.add(newGPFS(w.m), max(o.Interval, gpfsInterval), nil)
+	// Machines without these have no collector for them.
+	js, bee, z, ib, en, bmc := newJobstats(w.m), newBeeGFS(w.m), newZFS(w.m), newInfiniband(w.m), newEnergy(w.m), newIPMI(w.m)
+	cards := newGPU(w.m, o.Config.Collectors["gpu"].DCGM, o.Config.patterns, w.tasks.RunOf)
+	w.add(js, max(o.Interval, serverInterval), js.present)
+	w.add(bee, max(o.Interval, serverInterval), bee.present)
+	w.add(z, o.Interval, z.present)
+	w.add(ib, o.Interval, ib.present)
+	w.add(en, o.Interval, en.present)
+	w.add(bmc, max(o.Interval, ipmiInterval), bmc.present)
+	w.add(cards, max(o.Interval, gpuInterval), cards.present)
 	w.add(w.group, o.Interval, nil)
 	w.add(w.tasks, o.Interval, nil)
 	w.add(newStore(w.m), max(o.Interval, storeInterval), nil)

@@ -48,6 +48,10 @@ func floor(u watch.Unit) float64 {
 		return 0.002
 	case watch.Cores:
 		return 0.1
+	case watch.Watts:
+		return 10
+	case watch.Celsius:
+		return 3
 	case watch.Ratio:
 		return 0.02
 	}

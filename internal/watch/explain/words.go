@@ -149,6 +149,8 @@ func amount(v float64, u watch.Unit) string {
 		return time.Duration(v * float64(time.Second)).Round(time.Second).String()
 	case watch.Cores:
 		return number(v) + " cores"
+	case watch.Watts, watch.Celsius:
+		return number(v) + " " + string(u)
 	case watch.Ratio:
 		return number(100*v) + " %"
 	}

@@ -60,6 +60,7 @@ export function value(v, unit) {
     case "/s": return number(v) + "/s";
     case "s": return seconds(v);
     case "cores": return number(v) + "\u202fcores";
+    case "W": case "°C": return number(v) + "\u202f" + unit;
     case "ratio": return number(100 * v) + "\u202f%";
   }
   return number(v);

@@ -73,7 +73,7 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 	f.Var(&o.keep.tasks, "keep-tasks", "time for which tasks and events are kept")
 	f.StringArrayVar(&o.pages.Transfers, "transfers", nil, "directory of results of transfers to show; may be repeated")
 	f.StringArrayVar(&o.pages.Replays, "replays", nil, "directory of tables of replays to show; may be repeated")
-	cmd.AddCommand(a.watchRules())
+	cmd.AddCommand(a.watchAdvise(), a.watchRules())
 	return cmd
 }
 

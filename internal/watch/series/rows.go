@@ -158,10 +158,34 @@ type TaskQuery struct {
 	Start, End      time.Time // the task existed at some time from Start on and before End
 	User, Run, Step string    // "" is any
 	Engine          string    // "" is any; with a leading "-", all others
+	State           TaskState // "" is any
+	Words           []string  // each occurs in the task's name, step, run or user, in upper or lower case
 	// Limit is the highest number of tasks to return; 0 returns all. If there are more, the
-	// ones that last longest within the time are returned.
+	// ones that last longest within the time are returned, or the ones that Waited.
 	Limit  int
+	Waited bool       // Limit keeps the tasks that waited longest until they began
 	Fields TaskFields // 0 is all
+}
+
+// TaskState is the state of a task.
+type TaskState string
+
+// The states.
+const (
+	TaskRunning   TaskState = "running"
+	TaskSucceeded TaskState = "succeeded"
+	TaskFailed    TaskState = "failed"
+)
+
+// StateOf returns the state of a task.
+func StateOf(t *watch.Task) TaskState {
+	switch {
+	case t.End.IsZero():
+		return TaskRunning
+	case t.OK:
+		return TaskSucceeded
+	}
+	return TaskFailed
 }
 
 // Tasks returns the tasks that overlap a time, sorted by their begin, each as last
@@ -169,7 +193,7 @@ type TaskQuery struct {
 func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 	best := &longest{q: q}
 	pick := func(t *watch.Task) bool {
-		return q.Limit <= 0 || len(best.tasks) < q.Limit || q.Within(t) > q.Within(&best.tasks[0])
+		return q.Limit <= 0 || len(best.tasks) < q.Limit || q.weight(t) > q.weight(&best.tasks[0])
 	}
 	err := db.eachTask(ctx, q, pick, func(t watch.Task) {
 		// These strings share memory with tasks that are not returned.
@@ -180,7 +204,7 @@ func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 		}
 		if len(best.tasks) < q.Limit {
 			heap.Push(best, t)
-		} else if q.Within(&t) > q.Within(&best.tasks[0]) {
+		} else if q.weight(&t) > q.weight(&best.tasks[0]) {
 			best.tasks[0] = t
 			heap.Fix(best, 0)
 		}
@@ -204,7 +228,8 @@ func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) err
 // of a task.
 func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) bool, f func(watch.Task)) error {
 	want := wanted[watch.Task]{columns: columns(q.Fields), pick: func(t *watch.Task) bool {
-		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && q.ofEngine(t) && pick(t)
+		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && q.ofEngine(t) &&
+			(q.State == "" || q.State == StateOf(t)) && q.hasWords(t) && pick(t)
 	}}
 	if q.Fields == 0 {
 		want.columns = allColumns
@@ -212,10 +237,14 @@ func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) 
 	for _, asked := range []struct {
 		value string
 		field TaskFields
-	}{{q.User, TaskUser}, {q.Run, TaskRun}, {q.Step, TaskStep}, {q.Engine, TaskEngine}} {
+	}{{q.User, TaskUser}, {q.Run, TaskRun}, {q.Step, TaskStep}, {q.Engine, TaskEngine},
+		{string(q.State), TaskOK | TaskEnd}, {strings.Join(q.Words, ""), TaskName | TaskStep | TaskRun | TaskUser}} {
 		if asked.value != "" {
 			want.picked |= columns(asked.field)
 		}
+	}
+	if q.Waited {
+		want.picked |= columns(TaskQueued)
 	}
 	err := db.tasks.visit(q.Start.UnixMilli(), q.End.UnixMilli(), want, func(t *watch.Task) bool {
 		f(*t)
@@ -230,6 +259,32 @@ func (q *TaskQuery) ofEngine(t *watch.Task) bool {
 	}
 	return q.Engine == "" || q.Engine == t.Engine
 }
+
+// hasWords reports whether each of the words occurs in one of the task's texts.
+func (q *TaskQuery) hasWords(t *watch.Task) bool {
+	for _, w := range q.Words {
+		w = strings.ToLower(w)
+		has := func(text string) bool { return strings.Contains(strings.ToLower(text), w) }
+		if !has(t.Name) && !has(t.Step) && !has(t.Run) && !has(t.User) {
+			return false
+		}
+	}
+	return true
+}
+
+// weight returns the time by which Limit chooses tasks.
+func (q TaskQuery) weight(t *watch.Task) time.Duration {
+	if !q.Waited {
+		return q.Within(t)
+	}
+	if t.Queued.IsZero() {
+		return 0
+	}
+	return t.Began.Sub(t.Queued)
+}
+
+// Shorter reports whether Limit keeps b before a.
+func (q TaskQuery) Shorter(a, b *watch.Task) bool { return q.weight(a) < q.weight(b) }
 
 // Within returns for how long a task lasts within the queried time.
 func (q TaskQuery) Within(t *watch.Task) time.Duration {
@@ -250,7 +305,7 @@ type longest struct {
 }
 
 func (l *longest) Len() int           { return len(l.tasks) }
-func (l *longest) Less(i, j int) bool { return l.q.Within(&l.tasks[i]) < l.q.Within(&l.tasks[j]) }
+func (l *longest) Less(i, j int) bool { return l.q.weight(&l.tasks[i]) < l.q.weight(&l.tasks[j]) }
 func (l *longest) Swap(i, j int)      { l.tasks[i], l.tasks[j] = l.tasks[j], l.tasks[i] }
 func (l *longest) Push(t any)         { l.tasks = append(l.tasks, t.(watch.Task)) }
 func (l *longest) Pop() any {

@@ -251,16 +251,33 @@ func (s *Server) getNames(w http.ResponseWriter, r *http.Request) error {
 // tasksAsked is the highest number of tasks in an answer to a request without a limit.
 const tasksAsked = 5000
 
+// maxWords bounds the words of search=.
+const maxWords = 16
+
 func (s *Server) taskQuery(q url.Values) (t series.TaskQuery, err error) {
 	if t.Start, t.End, err = s.window(q); err != nil {
 		return t, err
 	}
 	t.User, t.Run, t.Step, t.Engine = q.Get("user"), q.Get("run"), q.Get("step"), q.Get("engine")
+	states := []series.TaskState{"", series.TaskRunning, series.TaskSucceeded, series.TaskFailed}
+	if t.State = series.TaskState(q.Get("state")); !slices.Contains(states, t.State) {
+		return t, bad("it is running, succeeded or failed", "unknown state=%s", t.State)
+	}
+	if t.Words = strings.Fields(q.Get("search")); len(t.Words) > maxWords {
+		return t, bad("give fewer", "search= has %d words, and the limit is %d", len(t.Words), maxWords)
+	}
+	switch by := q.Get("by"); by {
+	case "", "length":
+	case "waited":
+		t.Waited = true
+	default:
+		return t, bad("it is length or waited", "unknown by=%s", by)
+	}
 	return t, nil
 }
 
 func (s *Server) getTasks(w http.ResponseWriter, r *http.Request) error {
-	q, err := known(r, "start", "end", "user", "run", "step", "engine", "limit")
+	q, err := known(r, "start", "end", "user", "run", "step", "engine", "state", "search", "by", "limit")
 	if err != nil {
 		return err
 	}
@@ -285,21 +302,26 @@ func (s *Server) getTasks(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	truncated := len(tasks) > limit
+	count := len(tasks)
 	if truncated {
 		t.Limit = limit
 		tasks = shortest(tasks, t)
+		count, t.Fields = 0, series.TaskEnd
+		if err := s.c.DB.EachTask(ctx, t, func(watch.Task) { count++ }); err != nil {
+			return err
+		}
 	}
 	if tasks == nil {
 		tasks = []watch.Task{}
 	}
-	return marshalJSON(w, r, map[string]any{"tasks": tasks, "truncated": truncated})
+	return marshalJSON(w, r, map[string]any{"tasks": tasks, "truncated": truncated, "count": count})
 }
 
-// shortest returns the tasks without the shortest one, by the time within the window.
+// shortest returns the tasks without the one that the limit leaves out.
 func shortest(tasks []watch.Task, q series.TaskQuery) []watch.Task {
 	least := 0
 	for i := range tasks {
-		if q.Within(&tasks[i]) < q.Within(&tasks[least]) {
+		if q.Shorter(&tasks[i], &tasks[least]) {
 			least = i
 		}
 	}

@@ -42,6 +42,7 @@ type Pages struct {
 type source interface {
 	Names(ctx context.Context) ([]series.Info, error)
 	EachTask(ctx context.Context, q series.TaskQuery, f func(watch.Task)) error
+	Query(ctx context.Context, q series.Query) ([]series.Result, error)
 }
 
 // router registers routes: a *http.ServeMux.

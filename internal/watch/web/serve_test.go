@@ -325,6 +325,45 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
+// Of 10,000 tasks the page gets the 50 that it shows, and the number of all.
+func TestManyTasks(t *testing.T) {
+	db := database(t)
+	for i := range 10_000 {
+		db.Task(watch.Task{Key: fmt.Sprint("k", i), Name: fmt.Sprintf("sample%d", i), User: "ada", Step: "bwa", Run: "/r", Node: "n1", Engine: "local", Queued: begin.Add(-time.Duration(i) * time.Second),
+			Began: begin, End: begin.Add(time.Duration(i) * time.Second), OK: i%100 != 7, Cores: 1})
+	}
+	s := server(t, Config{DB: db})
+	const all = "start=2026-11-19T10:00:00Z&end=2026-11-20T10:00:00Z"
+	for _, tt := range []struct {
+		query, first, last string // by key
+		count              int
+	}{
+		{"limit=50&" + all, "k9950", "k9999", 10_000},
+		{"limit=50&by=waited&" + all, "k9950", "k9999", 10_000},
+		{"limit=10&state=failed&" + all, "k9007", "k9907", 100},
+		{"limit=50&search=SAMPLE77+ada&" + all, "k77", "k7799", 111},
+	} {
+		w := get(s, "/api/v1/tasks?"+tt.query)
+		var answer struct {
+			Tasks []watch.Task
+			Count int
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || answer.Count != tt.count {
+			t.Fatalf("%s: %d, %v", tt.query, answer.Count, err)
+		}
+		slices.SortFunc(answer.Tasks, func(a, b watch.Task) int { return a.End.Compare(b.End) })
+		if last := answer.Tasks[len(answer.Tasks)-1].Key; last != tt.last {
+			t.Errorf("%s: the last is %s", tt.query, last)
+		}
+		if first := answer.Tasks[0].Key; first != tt.first && tt.first != "k77" {
+			t.Errorf("%s: the first is %s", tt.query, first)
+		}
+		if n := len(w.Body.Bytes()); n > 40_000 {
+			t.Errorf("%s: the answer has %d bytes", tt.query, n)
+		}
+	}
+}
+
 func TestTasks(t *testing.T) {
 	s := server(t, Config{})
 	for _, tt := range []struct {
@@ -339,14 +378,23 @@ func TestTasks(t *testing.T) {
 		{"engine=-process&" + window, 3, false},
 		{"engine=local&" + window, 0, false},
 		{"user=nobody&" + window, 0, false},
+		{"state=succeeded&search=BW+/r&" + window, 3, false},
+		{"state=succeeded&search=bwa+minimap&" + window, 0, false},
+		{"state=failed&" + window, 0, false},
+		{"search=ada&limit=1&by=waited&" + window, 1, true},
 		{"user=ada&run=/r&step=bwa&" + window, 3, false},
 	} {
 		w := get(s, "/api/v1/tasks?"+tt.query)
 		var tasks struct {
 			Tasks     []watch.Task
 			Truncated bool
+			Count     int
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &tasks); err != nil || len(tasks.Tasks) != tt.n || tasks.Truncated != tt.cut || tasks.Tasks == nil {
+		all := tt.n
+		if tt.cut {
+			all = 4
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &tasks); err != nil || tasks.Count != all || len(tasks.Tasks) != tt.n || tasks.Truncated != tt.cut || tasks.Tasks == nil {
 			t.Errorf("%s: %s, %v", tt.query, w.Body, err)
 		}
 	}

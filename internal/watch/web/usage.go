@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -43,10 +44,22 @@ type usage struct {
 	MemoryMost  int64   `json:"memory_most"`  // largest resident set
 	MemoryP50   int64   `json:"memory_p50"`
 
-	Advice []string `json:"advice"`
+	GPUTasks int     `json:"gpu_tasks"` // finished tasks that used a GPU, where that was seen
+	GPUBusy  float64 `json:"gpu_busy"`  // part of their time in which their GPUs had work
 
+	Advice []string `json:"advice"`
+	Enough enough   `json:"enough"`
+
+	gpu                     spread
 	wait, run, used, memory spread
 	cold                    int
+}
+
+// enough is a request that would have been enough for the tasks. A value is 0 where the
+// request is right, or not known.
+type enough struct {
+	Cores  float64 `json:"cores"`
+	Memory int64   `json:"memory"` // bytes
 }
 
 // fewToAdvise is the number of finished tasks below which there is no advice.
@@ -58,12 +71,49 @@ func usageOf(r *http.Request, db source) (any, error) {
 		return nil, err
 	}
 	sums := make(usages)
-	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step"), Engine: r.FormValue("engine"), Fields: usageFields}, sums.add)
-	if err != nil {
+	q := series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step"), Engine: r.FormValue("engine"), Fields: usageFields}
+	if err := db.EachTask(r.Context(), q, sums.add); err != nil {
+		return nil, err
+	}
+	if err := sums.addGPUs(r.Context(), db, q); err != nil {
 		return nil, err
 	}
 	return map[string]any{"start": start, "end": end, "usage": sums.list()}, nil
 }
+
+// addGPUs adds the use of GPUs, of tasks that had one when it was sampled.
+func (s usages) addGPUs(ctx context.Context, db source, q series.TaskQuery) error {
+	const name = "task.gpu_busy"
+	results, err := db.Query(ctx, series.Query{Name: name, Match: []watch.Label{{Key: "manager", Value: "premix"}}, Start: q.Start, End: q.End, Step: gpuStep, MaxPoints: mostGPUPoints})
+	if err != nil || len(results) == 0 {
+		return err
+	}
+	type mean struct{ sum, n float64 }
+	of := make(map[string]mean)
+	for _, r := range results {
+		key := r.ID.Label("run") + "#" + r.ID.Label("task") // as in watch.Task
+		m := of[key]
+		for _, p := range r.Points {
+			m.sum += p.Mean * float64(p.Count)
+			m.n += float64(p.Count)
+		}
+		of[key] = m
+	}
+	q.Fields = series.TaskKey | series.TaskUser | series.TaskStep | series.TaskEngine | series.TaskEnd
+	return db.EachTask(ctx, q, func(t watch.Task) {
+		m, ok := of[t.Key]
+		if u := s[usageKey{user: t.User, step: t.Step}]; ok && u != nil && m.n > 0 && !t.End.IsZero() {
+			u.GPUTasks++
+			u.gpu.add(m.sum / m.n)
+		}
+	})
+}
+
+// Bounds of the query of GPUs.
+const (
+	gpuStep       = time.Hour
+	mostGPUPoints = 1_000_000
+)
 
 // usageFields are the fields that usages.add reads.
 const usageFields = series.TaskUser | series.TaskStep | series.TaskEngine | series.TaskStart | series.TaskQueued | series.TaskBegan | series.TaskEnd | series.TaskOK |
@@ -100,6 +150,9 @@ func (s usages) list() []*usage {
 		u.MemoryP50 = int64(u.memory.median())
 		if u.Core > 0 {
 			u.Efficiency = u.CPU / u.Core
+		}
+		if u.GPUTasks > 0 {
+			u.GPUBusy = u.gpu.sum / float64(u.gpu.n)
 		}
 		u.Advice = u.advise()
 	}
@@ -158,16 +211,22 @@ func (u *usage) advise() []string {
 		enough := roundMemory(1.25 * float64(u.MemoryMost))
 		switch {
 		case float64(u.MemoryMost) > 0.97*float64(u.MemoryAsked):
+			u.Enough.Memory = enough
 			list = append(list, fmt.Sprintf("used all of the %s it asked for: ask for %s", units.Size(u.MemoryAsked), units.Size(enough)))
 		case 3*enough <= 2*u.MemoryAsked:
+			u.Enough.Memory = enough
 			list = append(list, fmt.Sprintf("asked for %s, used at most %s: ask for %s", units.Size(u.MemoryAsked), units.Size(u.MemoryMost), units.Size(enough)))
 		}
 	}
 	if u.Cores >= 2 && u.used.n > 0 {
 		used := u.used.quantile(0.95)
 		if want := max(math.Ceil(used-0.2), 1); want <= 0.7*u.Cores {
+			u.Enough.Cores = want
 			list = append(list, fmt.Sprintf("held %s, used %s: ask for %.0f", count(u.Cores, "core"), trim(used), want))
 		}
+	}
+	if u.GPUTasks >= fewToAdvise && u.GPUBusy < 0.15 {
+		list = append(list, fmt.Sprintf("its GPUs had work %.0f %% of the time: run several tasks on one GPU, or none", 100*u.GPUBusy))
 	}
 	if run := u.Warming + u.Working + u.Idle; u.cold >= fewToAdvise && u.Warming > 0.2*run {
 		list = append(list, fmt.Sprintf("%.0f %% of its time passes before it reads its input: premix prepare makes a snapshot of that", 100*u.Warming/run))

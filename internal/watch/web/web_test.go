@@ -652,9 +652,9 @@ func TestTaskFilters(t *testing.T) {
 	}
 	const heading, rows = `[...document.querySelectorAll("h2")].at(-1).innerText`, `[...[...document.querySelectorAll("table")].at(-1).querySelectorAll("tbody tr")]`
 	choose("Search tasks", "call NA14")
-	b.Until(heading + `.includes(" of ") && ` + rows + `.length > 10 && ` + rows + `.every((r) => r.innerText.includes("call") && r.innerText.includes("NA14"))`)
+	b.Until(heading + `.includes("found") && ` + rows + `.length > 10 && ` + rows + `.every((r) => r.innerText.includes("call") && r.innerText.includes("NA14"))`)
 	choose("Search tasks", "")
-	choose("State", "bad")
+	choose("State", "failed")
 	b.Until(rows + `.length > 5 && ` + rows + `.every((r) => r.innerText.includes("failed"))`)
 	choose("State", "")
 	choose("User", "boris")

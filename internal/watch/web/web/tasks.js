@@ -74,32 +74,27 @@ function memoryBar(u) {
 // mostAdvice is the number of users and steps whose advice is shown, by the core time held.
 const mostAdvice = 12;
 
-function state(t) { return format.isTime(t.end) ? (t.ok ? "good" : "bad") : "runs"; }
+// shown is the number of tasks on the page.
+const shown = 50;
 
 export function tasks(root) {
   // Processes outside premix are shown only where they are asked for: there may be thousands.
   const choose = (label, options) => {
-    const element = h("select", { "aria-label": label, onchange: () => again(true) }, options.map(([value, name]) => h("option", { value }, name)));
+    const element = h("select", { "aria-label": label, onchange: again }, options.map(([value, name]) => h("option", { value }, name)));
     return element;
   };
   const users = choose("User", [["", "all users"]]);
   const engines = choose("Engine", [["-process", "tasks of premix"], ["local", "local"], ["slurm", "slurm"], ["kubernetes", "kubernetes"], ["process", "processes outside premix"], ["", "all"]]);
-  const states = choose("State", [["", "all states"], ["runs", "running"], ["good", "succeeded"], ["bad", "failed"]]);
-  const search = h("input", { type: "search", placeholder: "name, step or run", "aria-label": "Search tasks", oninput: () => again(false) });
+  const states = choose("State", [["", "all states"], ["running", "running"], ["succeeded", "succeeded"], ["failed", "failed"]]);
+  const search = h("input", { type: "search", placeholder: "name, step or run", "aria-label": "Search tasks", oninput: () => { clearTimeout(typing); typing = setTimeout(again, 250); } });
   const holder = h("div");
   root.append(h("div", { class: "filters", role: "search" }, users, engines, states, search), holder);
-  let control = null, timer = 0, drawn = "", last = null;
+  let control = null, timer = 0, typing = 0, drawn = "";
 
-  // again draws what was loaded, or loads what a filter of the server selects.
-  function again(ask) {
+  // again loads what the filters select. The server filters: there may be very many tasks.
+  function again() {
     drawn = "";
-    if (ask) load();
-    else if (last) draw(...last);
-  }
-
-  function picked(list) {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    return list.filter((t) => (!states.value || state(t) === states.value) && words.every((w) => [t.name, t.step, t.run, t.user].some((x) => (x ?? "").toLowerCase().includes(w))));
+    load();
   }
 
   function know(list) {
@@ -114,36 +109,44 @@ export function tasks(root) {
     if (users.value) range.user = users.value;
     if (engines.value) range.engine = engines.value;
     try {
-      const [usage, list] = await Promise.all([get("usage", range, control.signal), get("tasks", { ...range, limit: 2000 }, control.signal)]);
+      const some = { ...range };
+      if (states.value) some.state = states.value;
+      if (search.value.trim()) some.search = search.value.trim();
+      const ask = (more) => get("tasks", { ...some, ...more }, control.signal);
+      const none = { tasks: [], count: 0 };
+      const [usage, list, waits, failed] = await Promise.all([get("usage", range, control.signal), ask({ limit: shown }), ask({ limit: 5, by: "waited" }),
+        some.state && some.state !== "failed" ? none : ask({ limit: 10, state: "failed" })]);
+      // The tasks that ran while these waited.
+      const waiting = waits.tasks.filter((t) => times(t).waited >= 1);
+      const around = waiting.length ? (await get("tasks", { ...range, limit: 500 }, control.signal)).tasks : [];
       know(usage.usage);
-      draw(...last = [usage.usage, list]);
+      draw(usage.usage, list, waiting, around, failed);
     } catch (error) {
       if (error.name !== "AbortError") holder.replaceChildren(failure(error, load));
     }
   }
 
-  function draw(usage, { tasks: all, truncated }) {
-    const list = picked(all);
+  function draw(usage, { tasks: list, count }, waiting, around, failures) {
+    const filtered = states.value || search.value.trim();
     // A page that follows the machine is not to jump under somebody's fingers.
-    const now = JSON.stringify([usage, list.length, all.length]);
+    const now = JSON.stringify([usage, list.length, count, filtered]);
     if (now === drawn) return;
     if (holder.contains(document.activeElement) && view.live && drawn) return;
     drawn = now;
-    if (!all.length && !usage.length && (users.value || engines.value !== "-process")) {
+    if (!list.length && !usage.length && (users.value || engines.value !== "-process")) {
       holder.replaceChildren(empty("No task of this kind ran in this window", "Choose another user or engine, or a longer window."));
       return;
     }
-    if (!all.length && !usage.length) {
+    if (!list.length && !usage.length) {
       holder.replaceChildren(empty("No task ran in this window", "Choose another day, or a longer window: tasks of premix run and premix task are recorded when they begin and when they end."));
       return;
     }
-    const filtered = list.length < all.length;
     const advice = usage.filter((u) => u.advice.length);
     const total = parts.reduce((o, [k]) => ({ ...o, [k]: usage.reduce((n, u) => n + u[k], 0) }), {});
     const core = usage.reduce((n, u) => n + u.core, 0), cpu = usage.reduce((n, u) => n + u.cpu, 0);
     const done = usage.reduce((n, u) => n + u.tasks, 0), failed = usage.reduce((n, u) => n + u.failed, 0), running = usage.reduce((n, u) => n + u.running, 0);
-    const waiting = list.filter((t) => times(t).waited >= 1).sort((a, b) => times(b).waited - times(a).waited).slice(0, 5);
-    const bad = list.filter((t) => format.isTime(t.end) && !t.ok);
+    const bad = failures.tasks;
+    waiting.sort((a, b) => times(b).waited - times(a).waited);
     holder.replaceChildren(
       h("div", { class: "cards" },
         card("ended", format.number(done), failed ? h("span", { class: "bad" }, `${failed} failed`) : "none failed"),
@@ -162,14 +165,16 @@ export function tasks(root) {
         { name: "processors", left: true, title: "processor time of the core time held", value: (u) => u.efficiency, show: (u) => h("span", { class: "pair" }, bar(u.efficiency, Math.round(100 * u.efficiency) + " % of the cores held were used", u.efficiency < 0.5 ? "low" : ""), h("span", { class: "figure" }, Math.round(100 * u.efficiency) + "\u202f%")) },
         { name: "memory", left: true, value: (u) => u.memory_most, show: memoryBar },
       ], usage, { by: 2, down: true, label: "Tasks by user and step", limit: 25 })),
-      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, all)))))) : "",
-      bad.length ? h("section", {}, h("h2", {}, "Failed"), table([...columns(all), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
-      h("section", {}, h("h2", {}, filtered ? `${list.length} of ${all.length} tasks` : truncated ? `The ${list.length} that ran longest` : "All tasks"), truncated && filtered ? h("p", { class: "soft" }, `Of the ${all.length} that ran longest in this window.`) : "", table(columns(all), list, { by: 3, down: true, label: "Tasks", limit: 50 })));
+      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, around)))))) : "",
+      bad.length ? h("section", {}, h("h2", {}, failures.count > bad.length ? `${format.number(failures.count)} failed` : "Failed"), failures.count > bad.length ? h("p", { class: "soft" }, `The ${bad.length} that ran longest.`) : "", table([...columns(), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
+      h("section", {}, h("h2", {}, filtered ? `${format.number(count)} ${count === 1 ? "task" : "tasks"} found` : count > list.length ? `${format.number(count)} tasks` : "All tasks"),
+        count > list.length ? h("p", { class: "soft" }, `The ${list.length} that ran longest in this window. Search for others.`) : "",
+        table(columns(), list, { by: 3, down: true, label: "Tasks", limit: shown })));
   }
 
-  function columns(list) {
+  function columns() {
     return [
-      { name: "task", left: true, value: (t) => t.name, show: (t) => h("button", { class: "link", onclick: () => open(t, list) }, t.name) },
+      { name: "task", left: true, value: (t) => t.name, show: (t) => h("button", { class: "link", onclick: () => open(t) }, t.name) },
       { name: "step", left: true, value: (t) => t.step },
       { name: "user", left: true, value: (t) => t.user },
       { name: "began", value: (t) => t.began, show: (t) => h("time", { title: format.moment(Date.parse(t.began)) }, width() > 86400e3 ? format.moment(Date.parse(t.began)) : format.clock(Date.parse(t.began))) },
@@ -181,9 +186,15 @@ export function tasks(root) {
     ];
   }
 
-  function open(t, list) {
+  async function open(t) {
+    let others = [];
+    if (times(t).waited >= 1) {
+      try {
+        others = (await get("tasks", { start: t.queued, end: t.began, engine: "-process", limit: 500 })).tasks;
+      } catch { /* the details are shown without the reason for the wait */ }
+    }
     const dialog = h("dialog", { "aria-label": t.name },
-      h("header", {}, h("h2", {}, t.name), h("button", { class: "quiet", onclick: () => dialog.close() }, "Close")), taskDetails(t, list),
+      h("header", {}, h("h2", {}, t.name), h("button", { class: "quiet", onclick: () => dialog.close() }, "Close")), taskDetails(t, others),
       h("footer", {}, h("button", { class: "primary", onclick: () => {
         dialog.close();
         const x = times(t), end = x.end ?? Date.now(), around = Math.max((end - x.began) * 0.5, 10e3);
@@ -206,7 +217,7 @@ export function tasks(root) {
       clearTimeout(timer);
       timer = setTimeout(load, 150);
     },
-    leave() { control?.abort(); clearInterval(following); clearTimeout(timer); },
+    leave() { control?.abort(); clearInterval(following); clearTimeout(timer); clearTimeout(typing); },
   };
 }
 

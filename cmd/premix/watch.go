@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"premix/internal/watch"
 	"premix/internal/watch/alert"
 	"premix/internal/watch/collect"
+	"premix/internal/watch/relay"
 	"premix/internal/watch/series"
 	"premix/internal/watch/web"
 )
@@ -27,6 +29,9 @@ type watchFlags struct {
 	runs                []string
 	processes           bool
 	remote, remoteToken string
+	send, sendToken     string
+	sendBuffer          memoryFlag
+	receive             string
 	keep                struct{ raw, minute, hour, tasks durationFlag }
 	pages               web.Pages
 }
@@ -67,6 +72,10 @@ for Prometheus at /metrics. Other users of this machine need the token in DIR/to
 	f.BoolVar(&o.processes, "processes", false, "also record processes of other programs, when they end (root)")
 	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
 	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
+	f.StringVar(&o.send, "send", "", "address of the premix watch of another machine, to send everything to")
+	f.StringVar(&o.sendToken, "send-token-file", "", "file with the token for it")
+	f.Var(&o.sendBuffer, "send-buffer", "bytes that may wait on the disk for it (default 4G); then the oldest are dropped")
+	f.StringVar(&o.receive, "receive", "", "file of tokens, one on each line, or a machine and its token: other machines with one of them may send data here")
 	f.Var(&o.keep.raw, "keep", "time for which samples are kept, as in 400d (default: without limit)")
 	f.Var(&o.keep.minute, "keep-minutes", "time for which means over a minute are kept")
 	f.Var(&o.keep.hour, "keep-hours", "time for which means over an hour are kept")
@@ -95,6 +104,18 @@ func (a *app) watch(o *watchFlags) (err error) {
 	if o.remoteToken != "" {
 		if remoteToken, err = access.ReadToken(o.remoteToken); err != nil {
 			return secretError(err)
+		}
+	}
+	sendToken := ""
+	if o.sendToken != "" {
+		if sendToken, err = access.ReadToken(o.sendToken); err != nil {
+			return secretError(err)
+		}
+	}
+	var receiveTokens *access.Tokens
+	if o.receive != "" {
+		if receiveTokens, err = readTokens(o.receive); err != nil {
+			return err
 		}
 	}
 	tokens, err := o.reach.read()
@@ -135,14 +156,40 @@ func (a *app) watch(o *watchFlags) (err error) {
 			return errors.Join(secretError(err), db.Close())
 		}
 	}
-	watcher, err := collect.New(collect.Options{Sink: db, Config: config, Interval: time.Duration(o.interval), Runs: runs,
+	var sink watch.Sink = db
+	var sender *relay.Sender
+	if o.send != "" {
+		spool, err := relay.OpenSpool(filepath.Join(o.data, "send"), int64(cmp.Or(o.sendBuffer, 4<<30)))
+		if err == nil {
+			defer spool.Close()
+			sender, err = relay.NewSender(spool, relay.SendOptions{URL: o.send, Token: sendToken, Node: name, Note: db.Event})
+		}
+		if err != nil {
+			return errors.Join(err, db.Close())
+		}
+		sink = relay.Tee{db, spool}
+	}
+	var receive *web.Receive
+	if receiveTokens != nil {
+		receiver, err := relay.NewReceiver(db, name, filepath.Join(o.data, "receive"))
+		if err != nil {
+			return errors.Join(err, db.Close())
+		}
+		defer receiver.Close()
+		receive = &web.Receive{From: receiver, Tokens: receiveTokens, Units: knownSeries()}
+		sink = relay.Keep{Sink: sink, Own: name}
+	}
+	watcher, err := collect.New(collect.Options{Sink: sink, Config: config, Interval: time.Duration(o.interval), Runs: runs,
 		Place: engine.AnnouncementDir(), State: filepath.Join(o.data, "collect"), Processes: o.processes})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
 	var alerts *alert.Engine
-	c := web.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
+	c := web.Config{Receive: receive, DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
 		Status: func() []web.CollectorStatus { return statusOf(watcher) }}
+	if sender != nil {
+		c.Sending = sender.State
+	}
 	if rules != nil {
 		if alerts, err = alert.New(ctx, alert.Options{Rules: rules, From: db, Node: name, Dir: filepath.Join(o.data, "alerts")}); err != nil {
 			return errors.Join(err, db.Close())
@@ -166,8 +213,11 @@ func (a *app) watch(o *watchFlags) (err error) {
 	if alerts != nil {
 		all.Go(func() { alerts.Run(ctx) })
 	}
+	if sender != nil {
+		all.Go(func() { sender.Run(ctx) })
+	}
 	all.Go(func() { watcher.Run(ctx) })
-	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to watch " + name + "."})
+	sink.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to watch " + name + "."})
 	address := listener.URL()
 	if own && isTerminal(a.stdout) {
 		token, err := access.ReadToken(secret)

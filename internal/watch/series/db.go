@@ -134,6 +134,7 @@ type DB struct {
 	events *table[watch.Event, EventRow]
 	live   hub
 
+	syncing    groupSync
 	writer     sync.Mutex // held while journals are written
 	compacting sync.Mutex // held while segments are merged or removed
 	wake       chan struct{}
@@ -199,15 +200,19 @@ type Stats struct {
 }
 
 // Samples stores samples. Samples with a value that is not finite are counted and dropped.
-func (db *DB) Samples(samples []watch.Sample) {
+func (db *DB) Samples(samples []watch.Sample) { db.Accept(samples) }
+
+// Accept is Samples. It returns the number of samples that are refused because samples of
+// too many other times arrive; the same samples may be accepted later.
+func (db *DB) Accept(samples []watch.Sample) (late int) {
 	if len(samples) == 0 {
-		return
+		return 0
 	}
 	now := time.Now()
 	db.mu.Lock()
 	if db.closed {
 		db.mu.Unlock()
-		return
+		return len(samples)
 	}
 	f := framer{db: db}
 	for i := range samples {
@@ -224,6 +229,7 @@ func (db *DB) Samples(samples []watch.Sample) {
 			if w = db.window(t, now); w == nil {
 				db.refused.late++
 				db.stats.Refused++
+				late++
 				continue
 			}
 			w.touched = now
@@ -245,6 +251,7 @@ func (db *DB) Samples(samples []watch.Sample) {
 	db.bound()
 	db.mu.Unlock()
 	db.live.samples(samples)
+	return late
 }
 
 // window returns the open window for a time. It returns nil if there is none and none can

@@ -57,7 +57,7 @@
 //
 // Data passed to a method is written to the journal within a quarter of a second and then
 // survives a kill of the process. Within a second more it is on the disk (fdatasync(2)) and
-// survives a crash of the machine.
+// survives a crash of the machine. Sync waits for that.
 //
 // Lock order: DB.compacting, DB.writer, DB.mu, then table.mu, files.mu and hub.mu, of which
 // none is held while another is taken. During I/O only DB.compacting, DB.writer and

@@ -15,6 +15,7 @@ import (
 	"premix/internal/watch"
 	"premix/internal/watch/alert"
 	"premix/internal/watch/explain"
+	"premix/internal/watch/relay"
 	"premix/internal/watch/series"
 )
 
@@ -486,7 +487,16 @@ func (s *Server) getStatus(w http.ResponseWriter, r *http.Request) error {
 		Lost       int64             `json:"lost"`
 		Trouble    string            `json:"trouble"`
 		Collectors []CollectorStatus `json:"collectors"`
-	}{s.c.Node, s.c.Version, nil, st.Series, st.Samples, st.Bytes, st.Refused, st.Lost, st.Trouble, []CollectorStatus{}}
+		Sending    *relay.SendState  `json:"sending"` // null: nothing is sent
+		Origins    []relay.Origin    `json:"origins"` // machines that send
+	}{s.c.Node, s.c.Version, nil, st.Series, st.Samples, st.Bytes, st.Refused, st.Lost, st.Trouble, []CollectorStatus{}, nil, []relay.Origin{}}
+	if s.c.Sending != nil {
+		state := s.c.Sending()
+		status.Sending = &state
+	}
+	if s.c.Receive != nil {
+		status.Origins = s.c.Receive.From.Origins()
+	}
 	if !st.Since.IsZero() {
 		status.Since = &st.Since
 	}

@@ -25,6 +25,7 @@ import (
 
 	"premix/internal/kit/access"
 	"premix/internal/watch"
+	"premix/internal/watch/relay"
 	"premix/internal/watch/series"
 )
 
@@ -261,6 +262,9 @@ func TestOpenAPI(t *testing.T) {
 	}
 	queries := map[string]string{"/api/v1/series": "name=*&" + window}
 	for path, methods := range doc.Paths {
+		if _, posts := methods["post"]; posts && (path == relay.Path || path == writePath) && len(methods) == 1 {
+			continue // TestReceiveRoutes sends to them
+		}
 		if !slices.Contains(paths, path) {
 			t.Errorf("%s is in the document, and is no route", path)
 			continue

@@ -17,6 +17,7 @@ import (
 	"premix/internal/kit/access"
 	"premix/internal/kit/bounded"
 	"premix/internal/watch/alert"
+	"premix/internal/watch/relay"
 	"premix/internal/watch/series"
 )
 
@@ -31,11 +32,13 @@ type Config struct {
 	Tokens  *access.Tokens // nil: requests need no token
 	Owner   bool           // requests through loopback by this user and by root need no token
 	// Status returns the states of the collectors. It may be nil.
-	Status func() []CollectorStatus
-	Alerts func() alert.Answer // nil: there are no rules
-	Limits Limits
-	Now    func() time.Time // time.Now
-	Pages  Pages
+	Status  func() []CollectorStatus
+	Alerts  func() alert.Answer    // nil: there are no rules
+	Receive *Receive               // nil: other machines may not send data
+	Sending func() relay.SendState // nil: nothing is sent to another machine
+	Limits  Limits
+	Now     func() time.Time // time.Now
+	Pages   Pages
 }
 
 // Limits bound requests. Zero values are replaced by the defaults given here.
@@ -134,6 +137,9 @@ func New(c Config) (*Server, error) {
 			}
 		})))
 	}
+	if c.Receive != nil {
+		s.receiving(c.Receive)
+	}
 	c.Pages.routes(s.mux, c.DB, s.guard)
 	s.mux.Handle("GET /api/", s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, &problem{http.StatusNotFound, "nothing found at " + r.URL.Path, "see /openapi.json"})
@@ -154,7 +160,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(pattern, "/live") {
 		return // it ends when the client closes the connection
 	}
-	s.metrics.took.WithLabelValues(strings.TrimPrefix(pattern, "GET ")).Observe(time.Since(began).Seconds())
+	s.metrics.took.WithLabelValues(strings.TrimPrefix(strings.TrimPrefix(pattern, "GET "), "POST ")).Observe(time.Since(began).Seconds())
 }
 
 // addressed refuses requests with a token in their address.

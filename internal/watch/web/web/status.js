@@ -41,6 +41,8 @@ export function status(root) {
   }
 
   function draw(a, nodes, alerts) {
+    const missing = new Map();
+    for (const o of a.origins ?? []) missing.set(o.node, (missing.get(o.node) ?? 0) + o.missing);
     holder.replaceChildren(
       h("div", { class: "cards" },
         card("series", format.number(a.series), ""),
@@ -56,11 +58,13 @@ export function status(root) {
           { name: "took", value: (c) => c.seconds, show: (c) => format.seconds(c.seconds) },
           { name: "says", left: true, value: (c) => c.error ?? "", show: (c) => h("span", { class: "says" }, c.error ?? "") },
         ], a.collectors, { label: "Collectors" }) : h("p", { class: "soft" }, "This server only shows: nothing is collected here.")),
+      a.sending ? h("p", { class: a.sending.trouble || a.sending.lost ? "bad" : "soft" }, `Sends to ${a.sending.to}: ${format.number(a.sending.waiting)} frames wait` + (a.sending.lost ? `, ${format.number(a.sending.lost)} were lost` : "") + (a.sending.trouble ? `. ${a.sending.trouble}` : "")) : "",
       h("section", {}, h("h2", {}, "Machines"), !nodes.length ? h("p", { class: "soft" }, "None yet.") : table([
         { name: "machine", left: true, value: (n) => n.node || "no name", show: (n) => h("b", {}, n.node || "no name") },
         { name: "series", value: (n) => n.series, show: (n) => format.number(n.series) },
         { name: "first value", value: (n) => n.first, show: (n) => format.moment(Date.parse(n.first)) },
         { name: "last value", value: (n) => n.last, show: (n) => format.ago(Date.parse(n.last)) },
+        { name: "sends", left: true, value: (n) => missing.get(n.node) ?? -1, show: (n) => !missing.has(n.node) ? "" : missing.get(n.node) ? h("span", { class: "bad" }, `${format.number(missing.get(n.node))} frames are missing`) : "all arrived" },
       ], nodes, { label: "Machines" })),
       h("p", { class: "soft" }, `premix ${a.version}. `, h("a", { href: "openapi.json" }, "The interface"), "; metrics for Prometheus are at ", h("code", {}, "/metrics"), "."));
   }

@@ -31,6 +31,10 @@
 // thousand in cgroups, of which a quarter does something each second. The first 25 seconds,
 // in which the collectors open files that then stay open, do not count.
 //
+// For many machines ("-part nodes", needs bin/premix) it measures a receiver to which 200
+// simulated machines send 500 series each once a second, and the page of a job on all of
+// them, of ten minutes and of a week.
+//
 // A contender is a separate program that reads a stream:
 //
 //	bench-watch contender DIR SERIES   < ticks

@@ -66,6 +66,7 @@ var parts = []struct {
 	{"series", measureSeries},
 	{"tasks", measureTasks},
 	{"collect", measureCollect},
+	{"nodes", measureNodes},
 }
 
 // quarterPoints is the number of points of the monitor in doc.go.

@@ -114,7 +114,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"bench/watch": {
-		imports: []string{"watch", "watch/collect", "watch/series", "testkit/figures"},
+		imports: []string{"watch", "watch/collect", "watch/relay", "watch/series", "testkit/figures"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/blast": {

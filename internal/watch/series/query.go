@@ -17,8 +17,10 @@ import (
 type Query struct {
 	Name  string        // exact, or a prefix followed by *
 	Match []watch.Label // labels that the series must have
-	Start time.Time     // rounded down to a whole step
-	End   time.Time     // rounded up to a whole step; exclusive
+	// Pick chooses among the series with this name and these labels; nil chooses all.
+	Pick  func(watch.ID) bool
+	Start time.Time // rounded down to a whole step
+	End   time.Time // rounded up to a whole step; exclusive
 	// Step is the length of a point, in whole milliseconds. 0 chooses the least of a list
 	// of round lengths that gives at most 1,000 points.
 	Step time.Duration
@@ -150,7 +152,7 @@ func (q Query) matcher() func(watch.ID) bool {
 				return false
 			}
 		}
-		return true
+		return q.Pick == nil || q.Pick(id)
 	}
 }
 

@@ -260,7 +260,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s is not in the document", path)
 		}
 	}
-	queries := map[string]string{"/api/v1/series": "name=*&" + window}
+	queries := map[string]string{"/api/v1/series": "name=*&" + window, "/api/v1/job": "id=4711&" + window}
 	for path, methods := range doc.Paths {
 		if _, posts := methods["post"]; posts && (path == relay.Path || path == writePath) && len(methods) == 1 {
 			continue // TestReceiveRoutes sends to them
@@ -326,6 +326,70 @@ func TestOpenAPI(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A job is summed up over its steps and its machines; another one whose number begins with
+// the same digits is not part of it.
+func TestJob(t *testing.T) {
+	db := database(t)
+	for i := range 10 {
+		at := begin.Add(time.Duration(i) * time.Second)
+		for node, tasks := range map[string][]string{"n1": {"4711.batch", "4711.0"}, "n2": {"4711.0", "47110.0"}, "oss1": {"4711"}} {
+			for _, task := range tasks {
+				if node == "oss1" {
+					db.Samples([]watch.Sample{{ID: watch.NewID("task.lustre_read_bytes", "node", node, "manager", "slurm", "target", "OST0", "task", task), Unit: watch.BytesPerSecond, Time: at, Value: 1000}})
+					continue
+				}
+				db.Samples([]watch.Sample{
+					{ID: watch.NewID("task.cpu", "node", node, "manager", "slurm", "task", task), Unit: watch.Cores, Time: at, Value: float64(i)},
+					{ID: watch.NewID("task.throttled", "node", node, "manager", "slurm", "task", task), Unit: watch.Ratio, Time: at, Value: 0.5},
+					{ID: watch.NewID("task.cpu", "node", node, "manager", "premix", "run", "/r", "task", "1.1"), Unit: watch.Cores, Time: at, Value: 7},
+				})
+			}
+		}
+	}
+	s := server(t, Config{DB: db})
+	type answer struct {
+		Nodes []struct {
+			Node       string
+			Mean, Most map[string]float64
+		}
+		Curves []struct {
+			Name   string
+			Points [][3]float64
+		}
+	}
+	ask := func(query string) (a answer) {
+		t.Helper()
+		w := get(s, "/api/v1/job?"+query+"&"+window)
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		return a
+	}
+	a := ask("id=4711")
+	if len(a.Nodes) != 3 || a.Nodes[0].Mean["task.cpu"] != 9 || a.Nodes[0].Most["task.cpu"] != 18 || a.Nodes[1].Mean["task.cpu"] != 4.5 || a.Nodes[0].Mean["task.throttled"] != 0.5 || a.Nodes[2].Mean["task.lustre_read_bytes"] != 1000 {
+		t.Errorf("the machines are %+v", a.Nodes)
+	}
+	if len(a.Curves) != 3 || a.Curves[0].Name != "task.cpu" || len(a.Curves[0].Points) != 10 || a.Curves[0].Points[9][1] != 27 || a.Curves[0].Points[9][2] != 18 || a.Curves[2].Points[0][1] != 0.5 {
+		t.Errorf("the curves are %+v", a.Curves)
+	}
+	if a := ask("run=/r"); len(a.Nodes) != 2 || a.Nodes[1].Mean["task.cpu"] != 7 {
+		t.Errorf("the run is on %+v", a.Nodes)
+	}
+	if a := ask("id=471"); len(a.Nodes) != 0 {
+		t.Errorf("job 471 is on %+v", a.Nodes)
+	}
+	for _, query := range []string{"", "id=1&run=/r"} {
+		if w := get(s, "/api/v1/job?"+query); w.Code != 400 {
+			t.Errorf("%s: %d", query, w.Code)
+		}
+	}
+	for window, want := range map[time.Duration]time.Duration{time.Minute: time.Second, 30 * time.Minute: 9 * time.Second, time.Hour: time.Minute, 24 * time.Hour: 8 * time.Minute, 7 * 24 * time.Hour: 51 * time.Minute, 90 * 24 * time.Hour: 11 * time.Hour} {
+		if got := jobStep(window); got != want || window/got > jobPoints {
+			t.Errorf("of %v the step is %v", window, got)
+		}
 	}
 }
 

@@ -116,6 +116,7 @@ func New(c Config) (*Server, error) {
 		{path: "/api/v1/series", f: s.getSeries},
 		{path: "/api/v1/names", f: s.getNames},
 		{path: "/api/v1/tasks", f: s.getTasks},
+		{path: "/api/v1/job", f: s.getJob},
 		{path: "/api/v1/events", f: s.getEvents},
 		{path: "/api/v1/alerts", f: s.getAlerts},
 		{path: "/api/v1/explain", f: s.getExplain},

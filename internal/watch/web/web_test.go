@@ -24,6 +24,7 @@ import (
 	"premix/internal/testkit/shortdir"
 	"premix/internal/transfer"
 	"premix/internal/watch"
+	"premix/internal/watch/alert"
 	"premix/internal/watch/series"
 )
 
@@ -553,6 +554,7 @@ var pages = []struct{ name, filled string }{
 	{"snapshots", `document.body.innerText.includes("What they saved") && document.querySelectorAll(".start.hot").length > 0`},
 	{"transfers", `document.querySelectorAll("svg.chart circle").length > 4 && document.body.innerText.includes("xrdcp")`},
 	{"replay", `document.querySelectorAll("svg.chart rect").length > 50 && document.querySelectorAll("polyline").length === 9`},
+	{"job", `document.body.innerText.includes("Which job?")`},
 	{"status", `document.body.innerText.includes("slurmctld does not answer") && document.body.innerText.includes("node17")`},
 }
 
@@ -620,6 +622,52 @@ func TestPages(t *testing.T) {
 	narrow(t, b, "printed time line")
 	b.Shoot("watch-print", true)
 	b.Sheets("watch")
+	w.clean(t, b)
+}
+
+// TestJobPage shows a job on two machines, wide and narrow, and says which alerts fire.
+func TestJobPage(t *testing.T) {
+	w := newWorld(t, "")
+	for i := range 600 {
+		at := w.end.Add(-time.Duration(i) * time.Second)
+		for n, node := range []string{"node17", "node18"} {
+			w.db.Samples([]watch.Sample{
+				{ID: watch.NewID("task.cpu", "node", node, "manager", "slurm", "task", "4711.0"), Unit: watch.Cores, Time: at, Value: 4 + float64(n) + math.Sin(float64(i)/30)},
+				{ID: watch.NewID("task.memory", "node", node, "manager", "slurm", "task", "4711.0"), Unit: watch.Bytes, Time: at, Value: 4 << 30},
+			})
+		}
+	}
+	fires := func(rule, node, text string) *alert.Alert {
+		return &alert.Alert{ID: rule, Rule: rule, Severity: "critical", Series: "mount.available", Name: "mount.available", Labels: map[string]string{"node": node, "mount": "/a/long/directory/of/a/file/system/that/is/full"},
+			State: alert.Firing, Since: w.end.Add(-time.Hour), Fired: w.end.Add(-time.Hour), Text: text}
+	}
+	handler, err := New(Config{DB: w.db, Node: "node17", Version: "v1.4.0", Alerts: func() alert.Answer {
+		return alert.Answer{Rules: 7, Firing: 2, Alerts: []*alert.Alert{fires("file-system-full", "node17", "mount.available is 1 GiB, below 10 GiB"), fires("silent", "node18", "node.load has had no sample since 2026-11-19T10:00:00Z")},
+			Ended: []*alert.Alert{}, Waiting: map[string]int{"mail": 3}, Receivers: map[string]string{"mail": "connection refused"}}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	w.Server = server
+	b := browser.New(t)
+	for _, wide := range []int{1280, 400} {
+		b.View(wide, 900, false)
+		b.Go("about:blank")
+		b.Go(w.URL + "/#/job?item=4711&" + w.window(w.end.Add(-10*time.Minute), w.end))
+		b.Until(`document.querySelectorAll("polyline").length === 2 && document.querySelectorAll("tbody tr").length === 2 && document.body.innerText.includes("node18")`)
+		narrow(t, b, fmt.Sprintf("job at %d", wide))
+		named(t, b, fmt.Sprintf("job at %d", wide))
+		b.Shoot(fmt.Sprintf("job-%d", wide), true)
+		// The banner of alerts is above every page, and the page Status lists them.
+		b.Until(`document.querySelector(".alerts").innerText.includes("2 alerts fire")`)
+		b.Eval(`document.querySelector(".alerts a").click()`)
+		b.Until(`document.body.innerText.includes("3 messages wait for mail: connection refused") && document.body.innerText.includes("file-system-full")`)
+		narrow(t, b, fmt.Sprintf("status at %d", wide))
+		b.Shoot(fmt.Sprintf("alerts-%d", wide), true)
+	}
 	w.clean(t, b)
 }
 

@@ -13,6 +13,7 @@ import { snapshots } from "./snapshots.js";
 import { transfers } from "./transfers.js";
 import { replay } from "./replay.js";
 import { status } from "./status.js";
+import { job } from "./job.js";
 
 const pages = [
   { id: "timeline", name: "Time line", build: timeline, time: true },
@@ -22,10 +23,11 @@ const pages = [
   { id: "transfers", name: "Transfers", build: transfers },
   { id: "replay", name: "Replay", build: replay },
   { id: "status", name: "Status", build: status },
+  { id: "job", name: "Job", build: job, time: true },
 ];
 
 const keys = [
-  ["1 – 7", "go to a page"],
+  ["1 – 8", "go to a page"],
   ["L", "follow what happens now"],
   ["space", "play or pause"],
   ["[ and ]", "earlier, later"],

@@ -37,7 +37,7 @@ var usual = map[string][]string{
 		"docs/cli", "docs/how-to/compare-schedulers.md", "docs/overview.md", "docs/tutorials/cluster.md",
 		"docs/batch-systems.md", "docs/blast-service.md", "docs/blast.md", "docs/exit-codes.md", "docs/figures.md", "docs/hot.md", "docs/kubernetes.md", "docs/python.md", "docs/recipe.md", "docs/replay.md", "docs/run.md", "docs/slurm-shim.md", "docs/slurm.md", "docs/watch.md",
 		"cmd/premix/blast_serve.go", "cmd/premix/engine.go", "cmd/premix/replay.go", "cmd/premix/replay_generate.go", "cmd/premix/run.go", "cmd/premix/slurm_shim.go", "cmd/premix/task_run.go", "cmd/premix/task_submit.go", "cmd/premix/task_why.go", "cmd/premix/task_work.go",
-		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/fakebatch", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect",
+		"internal/blast", "internal/engine", "internal/hotstart/calls", "internal/kit/owner", "internal/record", "internal/replay", "internal/testkit/fakebatch", "internal/testkit/kubeapi", "internal/testkit/shortdir", "internal/testkit/slurmtest", "internal/watch/collect", "internal/watch/web/job.go", "bench/watch",
 	},
 	// Starts by Slurm.
 	"launch": {"docs/slurm.md", "internal/engine/slurm"},

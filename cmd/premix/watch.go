@@ -167,7 +167,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		if err != nil {
 			return errors.Join(err, db.Close())
 		}
-		sink = relay.Tee{db, spool}
+		sink = relay.Tee{spool, db}
 	}
 	var receive *web.Receive
 	if receiveTokens != nil {

@@ -154,15 +154,13 @@ func (r *Sender) step(ctx context.Context, known *bool) (sent bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if _, next := r.s.state(); applied >= next {
-			r.s.mu.Lock()
-			err := r.s.newID()
-			r.s.mu.Unlock()
-			if err != nil {
-				return false, err
-			}
+		old, renamed, err := r.s.check(applied)
+		if err != nil {
+			return false, err
+		}
+		if renamed {
 			r.note("send_renamed", "the receiver has data that this machine does not know to have sent: it continues under a new identity")
-			return true, nil
+			applied = old
 		}
 		*known = true
 		r.took(applied)

@@ -28,11 +28,12 @@ type Spool struct {
 	dir  string
 	most int64 // bytes
 
-	mu    sync.Mutex
-	id    string
-	files []spoolFile // oldest first; the last one is open for writing
-	out   *os.File
-	next  uint64 // number of the next frame
+	mu     sync.Mutex
+	id     string
+	files  []spoolFile // oldest first; the last one is open for writing
+	out    *os.File
+	next   uint64 // number of the next frame
+	opened uint64 // the next frame when the spool was opened; 0 once the receiver was asked
 	// applied is the number of the last frame that the receiver is known to have.
 	applied uint64
 	closed  bool
@@ -72,7 +73,30 @@ func OpenSpool(dir string, most int64) (*Spool, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.opened = s.next
 	return s, nil
+}
+
+// check compares the number of the last frame that the receiver has with the frames that
+// were here when the spool was opened. If the receiver has more, the spool lost its end, or
+// is an older copy: it takes a new identity, under which only new frames are sent. Then
+// check returns the number of the last old one.
+func (s *Spool) check(applied uint64) (old uint64, renamed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.next
+	if s.opened > 0 {
+		first = s.opened
+	}
+	if applied < first {
+		s.opened = 0
+		return 0, false, nil
+	}
+	if err := s.newID(); err != nil {
+		return 0, false, err
+	}
+	s.opened = 0
+	return first - 1, true, nil
 }
 
 // newID gives the spool a new identity.

@@ -75,13 +75,11 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 // that roll-ups have, where there are some.
 func jobStep(window time.Duration) time.Duration {
 	step := max((window / jobPoints).Truncate(time.Second), time.Second)
-	for _, unit := range []time.Duration{time.Hour, time.Minute} {
-		if step > unit {
-			return (step + unit - 1).Truncate(unit)
-		}
-	}
-	if step > 10*time.Second {
-		return time.Minute
+	switch {
+	case step > 20*time.Minute: // a week, for instance: the roll-ups of an hour are enough
+		return (step + time.Hour - 1).Truncate(time.Hour)
+	case step > 10*time.Second:
+		return (step + time.Minute - 1).Truncate(time.Minute)
 	}
 	return step
 }

@@ -74,6 +74,11 @@ function memoryBar(u) {
 // mostAdvice is the number of users and steps whose advice is shown, by the core time held.
 const mostAdvice = 12;
 
+// during returns the tasks of premix that ran while a task waited.
+async function during(t, signal) {
+  return (await get("tasks", { start: t.queued, end: t.began, engine: "-process", limit: 5000 }, signal)).tasks;
+}
+
 // shown is the number of tasks on the page.
 const shown = 50;
 
@@ -116,9 +121,8 @@ export function tasks(root) {
       const none = { tasks: [], count: 0 };
       const [usage, list, waits, failed] = await Promise.all([get("usage", range, control.signal), ask({ limit: shown }), ask({ limit: 5, by: "waited" }),
         some.state && some.state !== "failed" ? none : ask({ limit: 10, state: "failed" })]);
-      // The tasks that ran while these waited.
       const waiting = waits.tasks.filter((t) => times(t).waited >= 1);
-      const around = waiting.length ? (await get("tasks", { ...range, limit: 500 }, control.signal)).tasks : [];
+      const around = new Map(await Promise.all(waiting.map(async (t) => [t.key, await during(t, control.signal)])));
       know(usage.usage);
       draw(usage.usage, list, waiting, around, failed);
     } catch (error) {
@@ -165,7 +169,7 @@ export function tasks(root) {
         { name: "processors", left: true, title: "processor time of the core time held", value: (u) => u.efficiency, show: (u) => h("span", { class: "pair" }, bar(u.efficiency, Math.round(100 * u.efficiency) + " % of the cores held were used", u.efficiency < 0.5 ? "low" : ""), h("span", { class: "figure" }, Math.round(100 * u.efficiency) + "\u202f%")) },
         { name: "memory", left: true, value: (u) => u.memory_most, show: memoryBar },
       ], usage, { by: 2, down: true, label: "Tasks by user and step", limit: 25 })),
-      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, around)))))) : "",
+      waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, around.get(t.key))))))) : "",
       bad.length ? h("section", {}, h("h2", {}, failures.count > bad.length ? `${format.number(failures.count)} failed` : "Failed"), failures.count > bad.length ? h("p", { class: "soft" }, `The ${bad.length} that ran longest.`) : "", table([...columns(), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
       h("section", {}, h("h2", {}, filtered ? `${format.number(count)} ${count === 1 ? "task" : "tasks"} found` : count > list.length ? `${format.number(count)} tasks` : "All tasks"),
         count > list.length ? h("p", { class: "soft" }, `The ${list.length} that ran longest in this window. Search for others.`) : "",
@@ -190,7 +194,7 @@ export function tasks(root) {
     let others = [];
     if (times(t).waited >= 1) {
       try {
-        others = (await get("tasks", { start: t.queued, end: t.began, engine: "-process", limit: 500 })).tasks;
+        others = await during(t);
       } catch { /* the details are shown without the reason for the wait */ }
     }
     const dialog = h("dialog", { "aria-label": t.name },

@@ -34,6 +34,18 @@ func knownSeries() alert.Units {
 	return known
 }
 
+// checkedRules is the JSON form of a file of rules.
+type checkedRules struct {
+	Rules []checkedRule `json:"rules"`
+	Every float64       `json:"every_seconds"`
+}
+
+type checkedRule struct {
+	Name string   `json:"name"`
+	Rule string   `json:"rule"`
+	To   []string `json:"to"` // receivers; none: the dashboard only
+}
+
 func (a *app) watchRulesCheck() *cobra.Command {
 	var send bool
 	cmd := &cobra.Command{
@@ -49,6 +61,16 @@ each with its line. With --send every receiver gets a message with a test alert.
 			rules, err := alert.ReadRules(args[0], knownSeries())
 			if err != nil {
 				return err
+			}
+			if a.json {
+				checked := checkedRules{Rules: []checkedRule{}, Every: rules.Every.Seconds()}
+				for _, r := range rules.Rules {
+					checked.Rules = append(checked.Rules, checkedRule{r.Name, r.String(), append([]string{}, r.To...)})
+				}
+				if err := a.printJSON(checked); err != nil || !send {
+					return err
+				}
+				return a.sendTest(cmd, rules)
 			}
 			for _, r := range rules.Rules {
 				to := "the dashboard only"
@@ -84,7 +106,9 @@ func (a *app) sendTest(cmd *cobra.Command, rules *alert.Rules) error {
 			failed = append(failed, &alert.SendError{Receiver: r.Name, Err: err})
 			continue
 		}
-		fmt.Fprintf(a.stdout, "%s: accepted the test alert\n", r.Name)
+		if !a.json {
+			fmt.Fprintf(a.stdout, "%s: accepted the test alert\n", r.Name)
+		}
 	}
 	return errors.Join(failed...)
 }

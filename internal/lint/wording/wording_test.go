@@ -47,10 +47,11 @@ var unreadPages = []string{"CONTRIBUTING.md"}
 // line is a line of text and the file that contains it.
 type line struct{ file, text string }
 
-// TestWording counts habits in comments, in messages, and in documents.
+// TestWording counts habits in comments of the code, its tests and their scripts, in messages, and
+// in documents.
 func TestWording(t *testing.T) {
 	root := os.DirFS("../../..")
-	var comments, messages, pages []line
+	var comments, messages, pages, tests, scripts []line
 	seen := map[string]bool{}
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -67,12 +68,16 @@ func TestWording(t *testing.T) {
 			return nil
 		}
 		switch {
-		case path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go"):
+		case path.Ext(name) == ".go":
 			text, err := fs.ReadFile(root, name)
 			if err != nil {
 				return err
 			}
 			c, m, err := read(name, text)
+			if strings.HasSuffix(name, "_test.go") {
+				tests = append(tests, c...)
+				return err
+			}
 			comments, messages = append(comments, c...), append(messages, m...)
 			return err
 		case path.Ext(name) == ".md":
@@ -85,6 +90,21 @@ func TestWording(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	names, err := fs.Glob(root, "cmd/premix/testdata/script/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d scripts, %v", len(names), err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines(name, string(text)) {
+			if strings.HasPrefix(l.text, "# ") {
+				scripts = append(scripts, l)
+			}
+		}
+	}
 	for _, name := range unreadPages {
 		if !seen[name] {
 			t.Errorf("%s is not there: remove it from the list", name)
@@ -93,7 +113,7 @@ func TestWording(t *testing.T) {
 	for _, kind := range []struct {
 		name  string
 		lines []line
-	}{{"comments", comments}, {"messages", messages}, {"documents", pages}} {
+	}{{"comments", comments}, {"messages", messages}, {"documents", pages}, {"comments of tests", tests}, {"comments of scripts", scripts}} {
 		for _, h := range habits {
 			check(t, kind.name, kind.lines, h)
 		}

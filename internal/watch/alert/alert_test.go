@@ -578,7 +578,7 @@ func TestMail(t *testing.T) {
 	defer secure.Close()
 	box.mails, box.to = box.mails[:1], box.to[:2]
 
-	// STARTTLS is not left out because a server, or somebody between, does not offer it.
+	// Without an offer of STARTTLS, from the server or from an attacker between, no mail is sent.
 	strict := *to
 	strict.TLS = "starttls"
 	if err := s.Send(t.Context(), &strict, message()); err == nil || !strings.Contains(err.Error(), "does not offer STARTTLS") {

@@ -193,7 +193,7 @@ func TestHardware(t *testing.T) {
 		"node.swap_in": float64(os.Getpagesize()), "node.swap_out": 0,
 		`node.pressure{kind="some",resource="io"}`: 0.25, `node.pressure{kind="full",resource="io"}`: 1,
 	})
-	// A counter that began anew gives nothing, and then goes on.
+	// A counter that began at 0 again gives no value, and then continues.
 	b.write("proc/vmstat", "pgmajfault 4\noom_kill 2\n")
 	b.sink = &recorder{}
 	b.look(c)
@@ -252,7 +252,7 @@ func TestDisk(t *testing.T) {
 		`disk.reads{device="sda1"}`: -1, `disk.reads{device="loop0"}`: -1,
 		`disk.writes{device="sdb"}`: 2, `disk.flushes{device="sdb"}`: -1, `disk.read_wait{device="sdb"}`: -1,
 	})
-	// A disk that is taken out and put in again begins anew.
+	// A disk that is removed and inserted again begins at 0.
 	b.write("proc/diskstats", "   8       0 sda 111 0 3000 100 202 0 2400 88 5 5000 1300\n")
 	b.look(c)
 	b.sink = &recorder{}
@@ -429,10 +429,10 @@ func TestMounts(t *testing.T) {
 	if got := b.sink.kinds(); got != "" {
 		t.Error("events: " + got)
 	}
-	// A dead server holds nobody but itself.
+	// A dead server does not delay the other mounts.
 	b.write("proc/self/mountinfo", rootfs+`30 27 0:60 / /mnt/dead rw - nfs4 server:/x rw
 `)
-	// The last turn has time for those that do answer; a turn without any is one, too.
+	// The last round waits for the mounts that answer; a round in which none answers ends, too.
 	hurried, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	for _, ctx := range []context.Context{hurried, hurried, hurried, context.Background()} {
@@ -566,7 +566,7 @@ func TestScheduler(t *testing.T) {
 	b.sink.want(t, map[string]float64{`scheduler.jobs{partition="short",state="pending"}`: 0, `scheduler.jobs{partition="short",state="running"}`: 2, "scheduler.jobs_started": 2})
 }
 
-// What the catalogue lists is what collectors report, on a machine that has
+// The catalogue lists the series that collectors report, on a machine that has
 // everything; and the page of the documentation has it, too.
 func TestCatalogue(t *testing.T) {
 	b := newBench(t)

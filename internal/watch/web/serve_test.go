@@ -112,7 +112,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// A mistake is answered with what it is and the way out.
+// The answer to a mistake has its reason and a hint.
 func TestRefusals(t *testing.T) {
 	s := server(t, Config{Limits: Limits{Points: 5, Window: 24 * time.Hour, Tasks: 10}})
 	for _, tt := range []struct {
@@ -229,7 +229,7 @@ type document struct {
 	} `json:"components"`
 }
 
-// routeList is a router that notes what it is told.
+// routeList is a router that records the routes.
 type routeList []string
 
 func (l *routeList) Handle(pattern string, _ http.Handler) {
@@ -507,7 +507,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Series of the same name with other labels than usual are told all the same.
+// Series of a known name with unusual labels are served, too.
 func TestMetricsOfUnequalLabels(t *testing.T) {
 	db := database(t)
 	for _, id := range []watch.ID{watch.NewID("vendor.x"), watch.NewID("vendor.x", "a-b", "1"), watch.NewID("vendor.x", "__c", "2"), watch.NewID("vendor.x", "9", "\xff")} {
@@ -598,7 +598,7 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// receiver is a receiver of remote-write that decodes what it is sent.
+// receiver is a receiver of remote write that decodes its requests.
 type receiver struct {
 	mu     sync.Mutex
 	answer func(n int) int // status of the n-th request

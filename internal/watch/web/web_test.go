@@ -70,8 +70,7 @@ func newWorld(t *testing.T, token string) *world {
 	return w
 }
 
-// record writes the time up to the end. Whenever that is, the same is written: what is said
-// of it does not depend on the time of the day.
+// record writes the samples up to the end. They do not depend on the time of the day.
 func (w *world) record() {
 	rng := rand.New(rand.NewPCG(1, 2))
 	start := w.end.Add(-100 * time.Minute)
@@ -318,7 +317,7 @@ func rowsOf[T any](list []T) func(func(*T, error) bool) {
 	}
 }
 
-// clean fails the test where the page complained or asked somebody else.
+// clean fails the test if the page has reported errors or has sent requests to another host.
 func (w *world) clean(t *testing.T, b *browser.Browser, except ...string) {
 	t.Helper()
 next:
@@ -338,8 +337,8 @@ next:
 	}
 }
 
-// narrow fails the test where the page stays wider than its window. What is drawn takes up
-// the size that its place has one frame later.
+// narrow fails the test if the page stays wider than its window. Drawings get the size of their
+// place one frame later.
 func narrow(t *testing.T, b *browser.Browser, what string) {
 	t.Helper()
 	const over = `document.documentElement.scrollWidth - document.documentElement.clientWidth`
@@ -398,7 +397,7 @@ func TestTimeLine(t *testing.T) {
 		t.Errorf("the tasks are not named: %s", first)
 	}
 	b.Shoot("explain", false)
-	// What is known already is left out, and comes back.
+	// Known series can be hidden, and shown again.
 	b.Eval(`document.querySelector(".finding .except").click()`)
 	b.Until(`document.querySelectorAll(".without li").length === 1 && document.querySelectorAll(".finding").length > 1 && location.hash.includes("without=disk")`)
 	if second := b.Eval(`document.querySelector(".finding").innerText`); second == first {
@@ -430,8 +429,8 @@ func TestTimeLine(t *testing.T) {
 	b.Shoot("task", false)
 	b.Key("Escape", 0)
 
-	// Playback goes on until it is stopped. It would end by itself where the present begins:
-	// at its slowest that is most of an hour.
+	// Playback continues until it is stopped. It would end by itself at the present: at its
+	// slowest this takes most of an hour.
 	label := b.Eval(`document.querySelector(".window").innerText`)
 	b.Eval(`location.hash = "#/timeline?` + w.window(w.quiet, w.quiet.Add(15*time.Minute)) + `"`)
 	b.Until(`document.querySelector(".window").innerText !== ` + fmt.Sprintf("%q", label))
@@ -445,11 +444,11 @@ func TestTimeLine(t *testing.T) {
 	b.Until(`document.querySelector(".playback button").getAttribute("aria-label") === "Play"`)
 
 	// The slider goes to any moment of the day.
-	// It is one that has been, whatever the time is now: the window is most of an hour old.
+	// This moment is in the past at any time of the day: the window is most of an hour old.
 	b.Eval(`(() => { const s = document.querySelector(".day input"); s.value = 600; s.oninput(); })()`)
 	b.Until(`document.querySelector(".window").innerText.endsWith("00:10:00")`)
 
-	// Live shows what comes now.
+	// Live shows the present.
 	b.Key("l", 0)
 	b.Until(`document.querySelector(".live").getAttribute("aria-pressed") === "true" && location.hash.includes("live=900")`)
 	b.Until(`document.querySelectorAll(".panel .u-over").length >= 6`) // what was recorded may be too old to be their value of now
@@ -483,7 +482,7 @@ func TestKeys(t *testing.T) {
 	b.View(1200, 800, false)
 	b.Go(w.URL + "/#/timeline?" + w.window(w.storm.Add(-2*time.Minute), w.storm.Add(4*time.Minute)))
 	b.Until(drawn)
-	// From the top the tabulator comes to the charts, and what has the focus is outlined.
+	// From the top the tabulator comes to the charts, and the focused element is outlined.
 	b.Key("Tab", 0)
 	if s := b.Eval(`document.activeElement.innerText`); s != "To the content" {
 		t.Errorf("the first that tab comes to is %s", s)
@@ -547,7 +546,7 @@ func TestKeys(t *testing.T) {
 	w.clean(t, b)
 }
 
-// pages are all but the time line, with what shows that they are filled.
+// pages are all pages but the time line, each with a selector of its content.
 var pages = []struct{ name, filled string }{
 	{"tasks", `document.querySelectorAll("tbody tr").length > 20 && document.body.innerText.includes("ask for 4 GiB")`},
 	{"images", `document.querySelectorAll("tbody tr").length === 6 && document.body.innerText.includes("hg38")`},
@@ -607,7 +606,7 @@ func TestPages(t *testing.T) {
 	b.Until(pages[0].filled)
 	b.Eval(`[...document.querySelectorAll("section:last-of-type thead button")].find((e) => e.innerText === "ran").click()`)
 	b.Until(`document.querySelector("section:last-of-type th[aria-sort=descending]")?.innerText === "ran"`)
-	// One that still runs may have run for longest by now; where its time went is not known.
+	// A running task may be the longest by now; the use of its time is not known yet.
 	b.Eval(`[...document.querySelectorAll("section:last-of-type tbody tr")].find((r) => r.querySelector(".state.good")).querySelector("button").click()`)
 	b.Until(`document.querySelector("dialog").innerText.includes("Where its time went")`)
 	b.Shoot("task-dialog", false)
@@ -720,7 +719,7 @@ func TestTaskFilters(t *testing.T) {
 	w.clean(t, b)
 }
 
-// The token is asked for once, and wrong ones are told.
+// The page asks for the token once, and reports a wrong one.
 func TestToken(t *testing.T) {
 	w := newWorld(t, "correct-horse-battery")
 	b := browser.New(t)
@@ -755,7 +754,7 @@ func TestToken(t *testing.T) {
 	w.clean(t, b, "401 (Unauthorized)")
 }
 
-// Nothing recorded, nothing mounted, nothing prepared: every page says what to do.
+// Without records, mounts and snapshots every page has a hint.
 func TestEmptyPages(t *testing.T) {
 	db, err := series.Open(t.TempDir(), series.Options{Node: "n"})
 	if err != nil {
@@ -782,7 +781,7 @@ func TestEmptyPages(t *testing.T) {
 	}
 	w.clean(t, b)
 
-	// A server that has gone is told, and found again.
+	// The page reports that the server is away, and connects again.
 	b.Go("about:blank")
 	b.Go(w.URL + "/#/timeline")
 	b.Until(`document.querySelector("main").innerText.includes("Nothing is recorded yet")`)

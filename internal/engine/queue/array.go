@@ -245,8 +245,8 @@ func (q *Queue) Moves() uint64 {
 	return q.moves
 }
 
-// Moved returns the states of all tasks, and the tasks that have another one than in seen,
-// which is an earlier result. New tasks waited before.
+// Moved returns the states of all tasks, and the tasks whose state differs from the state in
+// seen, which is an earlier result. New tasks waited before.
 func (q *Queue) Moved(seen []State) (now []State, tasks []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

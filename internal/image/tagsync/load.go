@@ -300,7 +300,8 @@ func (l *loader) source(e *Entry, image string) {
 	l.local(e)
 }
 
-// local determines the name in the store.
+// local sets the name that the images of an entry have in the store, from the name in the registry
+// if the entry has none.
 func (l *loader) local(e *Entry) {
 	given := e.As != ""
 	if !given {

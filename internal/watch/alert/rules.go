@@ -494,7 +494,7 @@ func (l *loader) checkSeries(line int, name string) {
 		names = append(names, k)
 	}
 	slices.Sort(names)
-	hint := "docs/watch.md lists them; series of scripts begin with vendor."
+	hint := "premix help watch lists them; series of scripts begin with vendor."
 	if k := problem.Near(name, names); k != "" {
 		hint = "did you mean " + k + "?"
 	}

@@ -716,8 +716,12 @@ func stops(tid int) bool {
 
 func pageAlign(n uint64) uint64 { return (n + 4095) &^ 4095 }
 
-// tgid returns the process that a thread belongs to.
+// tgid returns the process that a thread belongs to. It is called for each traced system call
+// of a tool, and most of these come from the first thread of a process.
 func tgid(tid int) int {
+	if unix.Tgkill(tid, tid, 0) == nil {
+		return tid
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return tid

@@ -75,7 +75,7 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 		}
 	}
 	if c.rand != nil {
-		c.out.Generator = &Generator{c.rand.address, c.rand.seeding, len(c.rand.results[0]), c.rand.names}
+		c.out.Generator = c.rand.generator()
 	}
 	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleStatus, RuleSeed, RuleDirectory, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
 		if g := c.groups[rule]; g != nil {

@@ -126,21 +126,23 @@ var seedings = []seeding{
 
 func (m Moment) seconds() uint32 { return uint32(m.Realtime / 1e9) }
 
-// made reports whether a preparation has made a seed in this way.
-func (s *seeding) made(seed uint32, p Preparation) bool {
-	for t := p.Began; t.Realtime/1e9 <= p.Stopped.Realtime/1e9; t.Realtime += 1e9 {
-		if (s.seed(t, p.Pid)^seed)&s.known == 0 {
-			return true
+// made reports whether a preparation has made a seed in this way, and at which second.
+func (s *seeding) made(seed uint32, p Preparation) (second int64, ok bool) {
+	for second := p.Began.Realtime / 1e9; second <= p.Stopped.Realtime/1e9; second++ {
+		if (s.seed(Moment{Realtime: second * 1e9}, p.Pid)^seed)&s.known == 0 {
+			return second, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // Generator is the generator of rand(3) of a program that has seeded it with the time or its
-// process id. Start seeds it in the same way.
+// process id. Start seeds it in the same way, with the time moved on as the clocks in memory
+// are, since the program may have kept the time.
 type Generator struct {
 	Address uint64 // of the table and the number before it
 	Seeding string // name of a seeding
+	Second  int64  // of the seeding, since the epoch
 	Calls   int    // since it was seeded
 	Names   []RandName
 }
@@ -157,20 +159,22 @@ func randName(pid int, result uint32) string {
 	return strconv.FormatUint(uint64(pid), 16) + strconv.FormatUint(uint64(result), 16)
 }
 
-// write seeds the generator of a process, and writes the names with its results. They have
-// their lengths in the frozen process: the fraction of the second is chosen so.
-func (g *Generator) write(now Moment, pid int, write func(address uint64, b []byte) error) error {
+// write seeds the generator of a process that was frozen at one time and is started at another,
+// and writes the names with its results. They have their lengths in the frozen process: the
+// fraction of the second is chosen so.
+func (g *Generator) write(stopped, now Moment, pid int, write func(address uint64, b []byte) error) error {
 	i := slices.IndexFunc(seedings, func(s seeding) bool { return s.name == g.Seeding })
 	if i < 0 {
 		return fmt.Errorf("seed rand: no seeding is called %q", g.Seeding)
 	}
+	second := (g.Second + passed(stopped.Realtime, now.Realtime)) * 1e9
+	fraction := now.Realtime % 1e9
 	const tries = 100_000 // one in 16 results has a digit less
 	for range tries {
-		table, results := seeded(seedings[i].seed(now, pid), g.Calls)
+		table, results := seeded(seedings[i].seed(Moment{Realtime: second + fraction}, pid), g.Calls)
 		name := func(n RandName) string { return randName(pid, results[n.Call]) }
 		if slices.ContainsFunc(g.Names, func(n RandName) bool { return len(name(n)) != n.Length }) {
-			now.Realtime += rand.Int64N(1e9 - now.Realtime%1e9)
-			now.Realtime -= rand.Int64N(now.Realtime%1e9 + 1)
+			fraction = rand.Int64N(1e9)
 			continue
 		}
 		if err := write(g.Address, table.bytes()); err != nil {
@@ -190,8 +194,14 @@ func (g *Generator) write(now Moment, pid int, write func(address uint64, b []by
 type randPair struct {
 	address uint64
 	seeding string
+	second  int64 // in the first preparation
 	results [2][]uint32
 	names   []RandName
+}
+
+// generator returns the generator for starts from the first preparation.
+func (p *randPair) generator() *Generator {
+	return &Generator{p.address, p.seeding, p.second, len(p.results[0]), p.names}
 }
 
 // findRand finds the generator in parts of the memories of two preparations, which begin at
@@ -208,11 +218,16 @@ func findRand(prep [2]Preparation, start uint64, a, b []byte, off int) (*randPai
 	if !ok || callsB != calls || seedA == seedB {
 		return nil, false
 	}
-	i := slices.IndexFunc(seedings, func(s seeding) bool { return s.made(seedA, prep[0]) && s.made(seedB, prep[1]) })
+	var second int64
+	i := slices.IndexFunc(seedings, func(s seeding) bool {
+		second, ok = s.made(seedA, prep[0])
+		_, alike := s.made(seedB, prep[1])
+		return ok && alike
+	})
 	if i < 0 {
 		return nil, false
 	}
-	p := &randPair{address: start + uint64(off), seeding: seedings[i].name}
+	p := &randPair{address: start + uint64(off), seeding: seedings[i].name, second: second}
 	for i, seed := range []uint32{seedA, seedB} {
 		_, p.results[i] = seeded(seed, calls)
 	}

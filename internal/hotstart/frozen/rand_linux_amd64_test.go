@@ -95,19 +95,21 @@ func TestGenerator(t *testing.T) {
 				continue
 			}
 		}
-		g := &Generator{p.address, p.seeding, len(p.results[0]), p.names}
-		now, pid := Moment{Realtime: (sec + 9000) * 1e9}, 0x123456
+		g := p.generator()
+		stopped, now, pid := Moment{Realtime: (sec+2)*1e9 + 1e8}, Moment{Realtime: (sec+9002)*1e9 + 5e8}, 0x123456
 		memory := bytes.Clone(a)
-		err := g.write(now, pid, func(addr uint64, text []byte) error { copy(memory[addr-0x1000:], text); return nil })
+		err := g.write(stopped, now, pid, func(addr uint64, text []byte) error { copy(memory[addr-0x1000:], text); return nil })
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
 		seed, calls, ok := readRand(memory[16:])
-		third := Preparation{Pid: pid, Began: now, Stopped: now}
+		then := Moment{Realtime: (g.Second + 9000) * 1e9}
+		third := Preparation{Pid: pid, Began: then, Stopped: then}
 		made := false
 		for _, s := range seedings {
-			made = made || s.name == c.seeding && s.made(seed, third)
+			_, ok := s.made(seed, third)
+			made = made || s.name == c.seeding && ok
 		}
 		if !ok || calls != 3 || !made {
 			t.Errorf("%s: the new process has seed %#x, %d calls, %v", c.name, seed, calls, ok)

@@ -670,7 +670,7 @@ func (s *starter) finish(tids []int, size uint64) error {
 		if err != nil {
 			return err
 		}
-		if err := g.write(now, int(pid), s.p.Write); err != nil {
+		if err := g.write(s.im.Stopped, now, int(pid), s.p.Write); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package hotstart
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +124,30 @@ func TestKeepsStatus(t *testing.T) {
 		// The input is another file in each start.
 		if size(hot) != size(cold) || size(hot) != strconv.Itoa(len(sample)) || !strings.HasSuffix(hot, " same\n") || !strings.HasSuffix(cold, " same\n") {
 			t.Errorf("hot %q, cold %q, of %d bytes", hot, cold, len(sample))
+		}
+	}
+}
+
+// TestKeepsSizes has a program keep the sizes of two inputs, which a start must not exchange.
+func TestKeepsSizes(t *testing.T) {
+	spec := keeps(keeper(t), "sizes", "/")
+	spec.Inputs = []string{"input", "second"}
+	b := newBench(t, spec, Hot)
+	scratch := filepath.Join(b.dir, "scratch")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.starter.Prepare(t.Context(), map[string]string{"input": b.input("line\n"), "second": b.input("another line\n")}, scratch); err != nil {
+		t.Fatal(err)
+	}
+	for _, texts := range [][2]string{{"a line\n", "b\n"}, {"c\n", "another line\n"}} {
+		dir := b.task()
+		p, err := b.starter.Start(t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": b.input(texts[0]), "second": b.input(texts[1])}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, want := b.finish(p, dir), fmt.Sprintf("%d %d\n", len(texts[0]), len(texts[1])); r.out != want || r.proc.Kind != Hot {
+			t.Errorf("%s start: sizes %q, want %q", r.proc.Kind, r.out, want)
 		}
 	}
 }

@@ -436,7 +436,7 @@ func (p *preparation) layOutTemplate(t Task, number int) error {
 		return err
 	}
 	p.alike = nil
-	for _, name := range p.spec.Inputs {
+	for i, name := range p.spec.Inputs {
 		path, real := filepath.Join(t.Dir, name), t.Inputs[name]
 		if real == "" {
 			text := [...]string{placeholderText, secondText}[number]
@@ -449,9 +449,11 @@ func (p *preparation) layOutTemplate(t Task, number int) error {
 			p.alike = append(p.alike, name)
 		}
 		if p.asksOnly() {
-			_ = os.Truncate(path, [2]int64{1, LargeSize}[number]) // snap.Bounds has the size that it has then
+			// The second sizes differ, so that a size in memory shows its input. snap.Bounds has
+			// the size that the file has then.
+			_ = os.Truncate(path, [2]int64{1, LargeSize - int64(i)}[number])
 		}
-		then := placeholderTime(number)
+		then := placeholderTime(number).Add(time.Duration(i) * time.Minute)
 		if err := os.Chtimes(path, then, then); err != nil {
 			return err
 		}

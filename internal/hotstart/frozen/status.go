@@ -63,10 +63,12 @@ func isStatus(memory, status []byte) bool {
 
 // findStatus reports whether the word at offset off of two memories, which begin at address
 // start, belongs to the struct stat of an input in both, or is its inode, its size or its
-// modification time in seconds. It makes the part of b equal to the part of a.
+// modification time in seconds. It makes the part of b equal to the part of a. A word that two
+// inputs or two properties can explain is not explained.
 func findStatus(inputs [2][]Input, start uint64, a, b []byte, off int) (StatusPlace, bool) {
+	var words []StatusPlace
 	for i, input := range inputs[0] {
-		if i >= len(inputs[1]) || len(input.Status) != statusSize || len(inputs[1][i].Status) != statusSize {
+		if i >= len(inputs[1]) || inputs[1][i].Name != input.Name || len(input.Status) != statusSize || len(inputs[1][i].Status) != statusSize {
 			continue
 		}
 		sa, sb := input.Status, inputs[1][i].Status
@@ -83,10 +85,13 @@ func findStatus(inputs [2][]Input, start uint64, a, b []byte, off int) (StatusPl
 				continue // it may be the number of bytes that the process has read
 			}
 			if bytes.Equal(a[off:off+8], sa[k:k+8]) && bytes.Equal(b[off:off+8], sb[k:k+8]) {
-				copy(b[off:off+8], a[off:])
-				return StatusPlace{start + uint64(off), input.Name, k, 8}, true
+				words = append(words, StatusPlace{start + uint64(off), input.Name, k, 8})
 			}
 		}
 	}
-	return StatusPlace{}, false
+	if len(words) != 1 {
+		return StatusPlace{}, false
+	}
+	copy(b[off:off+8], a[off:])
+	return words[0], true
 }

@@ -19,6 +19,11 @@ func TestFindStatus(t *testing.T) {
 		{{"missing", nil}, {"r1", status(100, 1, 7, 7)}},
 		{{"missing", nil}, {"r1", status(200, 1<<42, 9, 9)}},
 	}
+	alike := [2][]Input{
+		{{"r1", status(100, 1, 7, 7)}, {"r2", status(101, 1, 7, 7)}},
+		{{"r1", status(200, 1<<42, 9, 9)}, {"r2", status(201, 1<<42, 9, 9)}},
+	}
+	other := [2][]Input{alike[0], {{"r1", status(200, 1<<42, 9, 9)}, {"r2", status(201, 1<<42-1, 9, 9)}}}
 	short := [2][]Input{{{"r1", status(100, 10, 7, 7)}}, {{"r1", status(200, 20, 9, 9)}}}
 	words := func(list ...uint64) (b []byte) {
 		for _, x := range list {
@@ -42,6 +47,11 @@ func TestFindStatus(t *testing.T) {
 		{"time", inputs, words(7), words(9), 0, StatusPlace{0x1000, "r1", statusWrite, 8}},
 		{"size", inputs, words(1), words(1 << 42), 0, StatusPlace{0x1000, "r1", statusBytes, 8}},
 		{"size of an input that was read", short, words(10), words(20), 0, StatusPlace{}},
+		{"size of either input", alike, words(1), words(1 << 42), 0, StatusPlace{}},
+		{"time of either input", alike, words(7), words(9), 0, StatusPlace{}},
+		{"inode of the second input", alike, words(101), words(201), 0, StatusPlace{0x1000, "r2", statusInode, 8}},
+		{"whole, of the second input", alike, around(status(101, 1, 7, 7)), around(status(201, 1<<42, 9, 9)), 8 + statusInode, StatusPlace{0x1008, "r2", 0, statusSize}},
+		{"size of the second input", other, words(1), words(1<<42 - 1), 0, StatusPlace{0x1000, "r2", statusBytes, 8}},
 		{"twice the size", inputs, words(2), words(1 << 43), 0, StatusPlace{}},
 		{"exchanged", inputs, words(200), words(100), 0, StatusPlace{}},
 	} {

@@ -46,7 +46,7 @@ static struct timespec monotonic, real;
 static uint64_t cycles;
 static double seconds;
 static int32_t pair[2];
-static long number;
+static long number, sizes[2];
 static struct stat status;
 static volatile int fired, rang;
 static int ends[2];
@@ -152,6 +152,14 @@ static void begin(void)
 	if (is("blocks")) { struct stat st; stat(input, &st); number = st.st_blocks; explicit_bzero(&st, sizeof st); }
 	if (is("status")) { stat(input, &status); number = status.st_uid + status.st_blocks + status.st_dev; }
 	if (is("statx")) { struct statx st; statx(AT_FDCWD, input, 0, STATX_ALL, &st); number = st.stx_uid * 7 + st.stx_dev_minor; explicit_bzero(&st, sizeof st); }
+	if (is("sizes")) {
+		struct stat st;
+		if (stat(input, &st)) die(input);
+		sizes[0] = st.st_size;
+		if (stat("second", &st)) die("second");
+		sizes[1] = st.st_size;
+		explicit_bzero(&st, sizeof st);
+	}
 	if (is("kept status") || is("inode seed")) stat(input, &status);
 	if (is("inode seed")) { srand(status.st_ino); memset(&status, 0, sizeof status); }
 	if (is("writable")) number = access(input, W_OK);
@@ -216,6 +224,8 @@ static void say(void)
 		stat(input, &now);
 		now.st_atim = status.st_atim;
 		printf("%ld %s\n", (long)status.st_size, memcmp(&now, &status, sizeof now) ? "other" : "same");
+	} else if (is("sizes")) {
+		printf("%ld %ld\n", sizes[0], sizes[1]);
 	} else if (is("environment")) {
 		if (!getcwd(line, sizeof line)) die(".");
 		puts(strcmp(getenv("PWD"), line) ? getenv("PWD") : "same");

@@ -107,7 +107,7 @@ func TestAlertFiles(t *testing.T) {
 	t.Run("promtool", func(t *testing.T) {
 		promtool, err := exec.LookPath("promtool")
 		if err != nil {
-			t.Skip("promtool, of Debian's package prometheus, is not on PATH")
+			t.Skip("promtool is not installed: scripts/setup.sh test installs it")
 		}
 		for _, args := range [][]string{{"check", "rules", file}, {"test", "rules", "testdata/premix-alerts_test.yml"}} {
 			if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {

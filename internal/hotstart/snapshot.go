@@ -49,7 +49,7 @@ const (
 	noiseName = "noise"
 	usesName  = "uses"
 
-	metaVersion = 6
+	metaVersion = 7
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.

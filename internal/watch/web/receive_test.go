@@ -166,7 +166,7 @@ func TestRemoteWrittenByOne(t *testing.T) {
 func TestPrometheusSends(t *testing.T) {
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
-		t.Skip("prometheus, of Debian's package prometheus, is not on PATH")
+		t.Skip("prometheus is not installed: scripts/setup.sh test installs it")
 	}
 	s, db := receiving(t, sends)
 	receiver := httptest.NewServer(s)

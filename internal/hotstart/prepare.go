@@ -136,6 +136,11 @@ func (p *preparation) auto() error {
 		p.decide(Cold, "%s", reason)
 		return nil
 	}
+	if p.snap == nil && p.opt.Measure && p.host.noHot == "" && p.rounds() > 0 {
+		p.trial = time.Duration(float64(worthTime) / p.rounds())
+		p.decide(Cold, "its time shows whether a snapshot would save time")
+		return nil
+	}
 	err := p.try()
 	if err == nil {
 		p.decide(Hot, "started from a snapshot%s", p.provedNote())
@@ -163,9 +168,24 @@ func (p *preparation) auto() error {
 }
 
 // worthRounds is the least number of rounds of tasks for which a snapshot may save time.
-// In a round, each slot of the run starts one task. Preparing takes as long as two or
-// three rounds.
+// In a round, each slot of the run starts one task. Preparing takes as long as three or
+// more rounds.
 const worthRounds = 4
+
+// worthTime is the time of a run with cold starts from which on a snapshot may save time. An
+// attempt to prepare a tool that cannot start hot takes a tenth of it, if the tool is quick.
+const worthTime = 3 * time.Second
+
+// Trial returns the time for which the first tasks are to run cold before the caller prepares
+// hot starts (see Options.Measure), or 0 if Prepare has decided how tasks start. If one of
+// them succeeds within that time, all tasks should start cold, as StayCold settles. If a task
+// takes longer, a Starter without Options.Measure prepares hot starts.
+func (s *Starter) Trial() time.Duration { return s.trial }
+
+// StayCold settles that tasks start cold, since a task has succeeded within the time of Trial.
+func (s *Starter) StayCold(took time.Duration) {
+	s.decide(Cold, "a task takes %v: a snapshot for %d tasks would take longer than it saves", took.Round(time.Millisecond), s.opt.Tasks)
+}
 
 // rounds returns the number of tasks that each slot of the run gets. It returns 0 if the
 // number of tasks is not known, or if the snapshot is for later runs.
@@ -240,6 +260,10 @@ func (c coldStart) saves(rounds float64) time.Duration {
 	return time.Duration(rounds * float64(c.plain()-startTime))
 }
 
+// fixedTime is about the time that a snapshot of a quick tool with little memory costs beside
+// the starts of the tool: for its files and its supervisors.
+const fixedTime = 300 * time.Millisecond
+
 // writeTime is about the time in which a byte of memory is written to a page file, digested
 // and compared, ns. Much of it is the time for new pages.
 const writeTime = 2
@@ -249,7 +273,7 @@ const writeTime = 2
 // the memory, and the probe's hot start.
 func (c coldStart) costs(further int) time.Duration {
 	const preparations = 3 // two, which are watched more closely than the cold start
-	return time.Duration(preparations+further)*c.opened + (c.whole - c.opened) + startTime + time.Duration(c.memory*writeTime)
+	return time.Duration(preparations+further)*c.opened + (c.whole - c.opened) + fixedTime + time.Duration(c.memory*writeTime)
 }
 
 func (p *preparation) provedNote() string {

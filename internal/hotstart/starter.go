@@ -21,12 +21,15 @@ import (
 
 // Options steers a Starter.
 type Options struct {
-	Store string                           // directory of snapshots; empty: DefaultStore()
-	Start Kind                             // Auto, or the only kind that will do
-	Tasks int                              // number of tasks that are going to be started, where known
-	Slots int                              // number of tasks that run at once; 0 is one
-	Keep  bool                             // the snapshot itself is the point, for runs to come
-	Log   func(format string, args ...any) // notices for people, one line each; nil: none
+	Store string // directory of snapshots; empty: DefaultStore()
+	Start Kind   // Auto, or the only kind that will do
+	Tasks int    // number of tasks that are going to be started, where known
+	Slots int    // number of tasks that run at once; 0 is one
+	Keep  bool   // the snapshot itself is the point, for runs to come
+	// Measure has Prepare leave the choice open where Start is Auto and no snapshot is at hand:
+	// see Starter.Trial.
+	Measure bool
+	Log     func(format string, args ...any) // notices for people, one line each; nil: none
 }
 
 // Unavailable is the error for a kind of start that is impossible.
@@ -54,6 +57,7 @@ type Starter struct {
 
 	supervisors supervisors // that wait for a task
 	scratch     string
+	trial       time.Duration
 
 	mu       sync.Mutex // guards the fields below; held briefly, never over a start
 	kind     Kind

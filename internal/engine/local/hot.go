@@ -92,9 +92,6 @@ func (h *hot) open() error {
 		return err
 	}
 	h.limits()
-	for _, l := range h.lanes {
-		h.note(l, hotstart.Use{Run: h.run.Dir})
-	}
 	for i := range h.slots {
 		h.free = append(h.free, h.slots-1-i)
 	}
@@ -107,6 +104,9 @@ func (h *hot) close() (err error) {
 		v := &l.verifies
 		h.note(l, hotstart.Use{CPU: v.cpu - l.first.cpu, Spent: v.spent - l.first.spent, Verified: v.verified - l.first.verified})
 		err = errors.Join(err, l.Close())
+		if l.measured != nil {
+			err = errors.Join(err, l.measured.Close())
+		}
 	}
 	return err
 }
@@ -114,6 +114,11 @@ func (h *hot) close() (err error) {
 // lane is the tasks of a run that can share a snapshot.
 type lane struct {
 	*hotstart.Starter
+	samples  []recipe.Sample
+	scratch  string            // directory for preparing
+	tasks    int               // that wait at the beginning
+	trial    *trial            // nil: it is decided how tasks start
+	measured *hotstart.Starter // of the tasks that were measured; nil: none, or Starter
 	verifies sentinel
 	first    sentinel // as it was at the beginning
 }
@@ -150,10 +155,9 @@ func (h *hot) start(a *activeTask) {
 	h.free = h.free[:len(h.free)-1]
 	task := &h.run.Plan.Tasks[a.Number-1]
 	l := h.lane(task.Sample)
-	kind, _ := l.Decision()
-	verify := kind == hotstart.Hot && l.verifies.wants(h.p.Last())
-	if verify {
-		h.chosen[a.Number] = true
+	t := &try{hot: h, activeTask: a, lane: l, task: task, starter: l.Starter, trial: l.trial, work: h.run.WorkDir(a.Number, a.Try)}
+	if t.trial == nil {
+		h.choose(t)
 	}
 	ctx, end := context.WithCancelCause(h.ctx)
 	h.running[a.Number] = end
@@ -161,7 +165,6 @@ func (h *hot) start(a *activeTask) {
 		a.Queued = h.started.UTC()
 	}
 	go func() {
-		t := &try{hot: h, activeTask: a, lane: l, task: task, verify: verify, work: h.run.WorkDir(a.Number, a.Try)}
 		now := time.Now().UTC()
 		t.rec = h.record(a, now, now)
 		t.rec.Start, t.rec.Slot, t.rec.Log, t.rec.Outputs = "", slot, h.run.Worker(), t.task.Paths()
@@ -184,6 +187,15 @@ func (h *hot) start(a *activeTask) {
 			return []*record.Task{t.rec}
 		}
 	}()
+}
+
+// choose decides whether a try is verified.
+func (h *hot) choose(t *try) {
+	t.starter = t.lane.Starter
+	kind, _ := t.starter.Decision()
+	if t.verify = kind == hotstart.Hot && t.lane.verifies.wants(h.p.Last()); t.verify {
+		h.chosen[t.Number] = true
+	}
 }
 
 // settled counts a try, and has its task run again where its start was wrong.
@@ -230,11 +242,13 @@ func (h *hot) sumUp(sum *Summary) {
 type try struct {
 	*hot
 	*activeTask
-	lane   *lane
-	task   *engine.Task
-	rec    *record.Task
-	verify bool
-	work   string // directory
+	lane    *lane
+	task    *engine.Task
+	rec     *record.Task
+	starter *hotstart.Starter
+	trial   *trial // nil: the try is not a measurement
+	verify  bool
+	work    string // directory
 }
 
 // finish moves the outputs of a try into place that returned err, and completes its record. It
@@ -277,30 +291,13 @@ func (t *try) execute(ctx context.Context) (err error) {
 			t.progress.note("a cgroup is left: %v", rerr)
 		}
 	}()
-	if err := os.Mkdir(t.work, 0o777); err != nil {
-		return err
-	}
-	for _, dir := range t.task.Dirs {
-		if err := os.MkdirAll(filepath.Join(t.work, dir), 0o777); err != nil {
-			return err
+	p, err := t.attempt(ctx)
+	if t.trial != nil {
+		if p.outlasted && err != nil {
+			p, err = t.prepared(ctx)
+		} else if err == nil {
+			t.quick()
 		}
-	}
-	if err := checkInputs(t.task); err != nil {
-		return err
-	}
-	p := &pair{grace: t.o.Grace, kill: t.killed}
-	err = t.begin(ctx, p)
-	if err == nil {
-		t.rec.Start, t.rec.Reason, t.rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
-		p.wait(ctx, t.timeout)
-	}
-	t.rec.Finished = time.Now().UTC()
-	if err != nil {
-		err = startFailure(ctx, t.task, err)
-	} else {
-		t.rec.Seconds = t.rec.Finished.Sub(t.rec.Started).Seconds()
-		p.fill(t.rec)
-		err = p.verdict(t.group.oomKills(), t.Memory, t.timeout)
 	}
 	if t.verify && t.rec.Snapshot != "" {
 		if rerr := t.group.remove(); rerr != nil { // the cold start has one of that name
@@ -314,9 +311,40 @@ func (t *try) execute(ctx context.Context) (err error) {
 	return err
 }
 
+// attempt starts tool and pipe, waits for their end, and fills in the record.
+func (t *try) attempt(ctx context.Context) (*pair, error) {
+	p := &pair{grace: t.o.Grace, kill: t.killed}
+	if t.trial != nil {
+		p.limit = t.trial.limit
+	}
+	if err := os.Mkdir(t.work, 0o777); err != nil {
+		return p, err
+	}
+	for _, dir := range t.task.Dirs {
+		if err := os.MkdirAll(filepath.Join(t.work, dir), 0o777); err != nil {
+			return p, err
+		}
+	}
+	if err := checkInputs(t.task); err != nil {
+		return p, err
+	}
+	err := t.begin(ctx, p)
+	if err == nil {
+		t.rec.Start, t.rec.Reason, t.rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
+		p.wait(ctx, t.timeout)
+	}
+	t.rec.Finished = time.Now().UTC()
+	if err != nil {
+		return p, startFailure(ctx, t.task, err)
+	}
+	t.rec.Seconds = t.rec.Finished.Sub(t.rec.Started).Seconds()
+	p.fill(t.rec)
+	return p, p.verdict(t.group.oomKills(), t.Memory, t.timeout)
+}
+
 // begin starts the tool and its pipe.
 func (t *try) begin(ctx context.Context, p *pair) error {
-	tool, err := t.lane.Start(ctx, t.hotTask())
+	tool, err := t.starter.Start(ctx, t.hotTask())
 	if err != nil {
 		return err
 	}
@@ -332,7 +360,7 @@ func (t *try) begin(ctx context.Context, p *pair) error {
 			_, werr := tool.Wait()
 			return errors.Join(err, werr, stdout.Close())
 		}
-		p.copyStdout(t.lane.Starter, write)
+		p.copyStdout(t.starter, write)
 		stdout = read
 	}
 	defer stdout.Close()
@@ -451,15 +479,17 @@ type pair struct {
 	pipe  *pipe
 	grace time.Duration
 	kill  <-chan struct{}
+	limit time.Duration // after which both are killed, and outlasted is set; 0: none
 
 	copied chan error // of a standard output that is digested; nil: it is not
 	digest []byte     // valid once something came from copied
 
-	exit     hotstart.Exit
-	exitErr  error
-	finished string // record.CauseTimeout or CauseInterrupted, if premix ended it
-	sunk     bool   // the tool was sent SIGTERM because its pipe had failed
-	killed   bool   // premix sent SIGKILL
+	exit      hotstart.Exit
+	exitErr   error
+	finished  string // record.CauseTimeout or CauseInterrupted, if premix ended it
+	sunk      bool   // the tool was sent SIGTERM because its pipe had failed
+	killed    bool   // premix sent SIGKILL
+	outlasted bool   // premix killed them at limit
 }
 
 // signal sends a signal to the tool and the pipe. Both may have ended by now.
@@ -482,7 +512,12 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 	if p.pipe != nil {
 		pipe = p.pipe.finished
 	}
-	var timer, grace <-chan time.Time
+	var timer, limit, grace <-chan time.Time
+	if p.limit > 0 {
+		t := time.NewTimer(p.limit)
+		defer t.Stop()
+		limit = t.C
+	}
 	if timeout > 0 {
 		t := time.NewTimer(timeout)
 		defer t.Stop()
@@ -518,6 +553,9 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 				p.finished = record.CauseInterrupted
 			}
 			end()
+		case <-limit:
+			p.outlasted = p.finished == ""
+			p.signal(unix.SIGKILL)
 		case <-grace:
 			p.killed = true
 			p.signal(unix.SIGKILL)

@@ -210,18 +210,22 @@ func (h *hot) prepare(ctx context.Context) (err error) {
 		if err := os.Mkdir(dir, 0o777); err != nil {
 			return err
 		}
-		starter, err := h.starter(ctx, same, dir, max(1, tasks))
-		if err != nil {
+		l := &lane{samples: same, scratch: dir, tasks: tasks}
+		if l.Starter, err = h.starter(ctx, l, true); err != nil {
 			return err
 		}
-		v := h.newSentinel(starter.Snapshot(), len(same))
-		h.lanes[shape] = &lane{starter, v, v}
-		if kind, reason := starter.Decision(); tasks > 0 {
-			names = append(names, fmt.Sprintf(" with names like %s (%d)", same[0].Name, tasks))
+		h.lanes[shape] = l
+		if limit := l.Trial(); limit > 0 {
+			l.trial = &trial{limit: limit, over: make(chan struct{})}
+			continue
+		}
+		h.decided(l)
+		if kind, reason := l.Decision(); tasks > 0 {
+			names = append(names, namesLike(l))
 			starts = append(starts, fmt.Sprintf(" start %s: %s", kind, reason))
 		}
 	}
-	if len(slices.Compact(slices.Clone(starts))) == 1 {
+	if len(lanes) == len(starts) && len(slices.Compact(slices.Clone(starts))) == 1 {
 		names[0], starts = "", starts[:1]
 	}
 	for i, text := range starts {
@@ -230,26 +234,33 @@ func (h *hot) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// starter makes the starter of some samples, and the files that the wished kind of start
+// namesLike describes the tasks of a lane in a message.
+func namesLike(l *lane) string {
+	return fmt.Sprintf(" with names like %s (%d)", l.samples[0].Name, l.tasks)
+}
+
+// starter makes the starter of a lane, and the files that the wished kind of start
 // needs. A sample that cannot serve as probe, for example one with a damaged file, does not
-// end the run: another sample takes its place, and if none is left, tasks start cold.
-func (h *hot) starter(ctx context.Context, samples []recipe.Sample, scratch string, tasks int) (*hotstart.Starter, error) {
+// end the run: another sample takes its place, and if none is left, tasks start cold. With
+// measure, tasks may show first whether hot starts pay: see hotstart.Options.
+func (h *hot) starter(ctx context.Context, l *lane, measure bool) (*hotstart.Starter, error) {
 	spec := h.spec
-	spec.Sample = samples[0].Name
-	probes := probes(h.tool, samples)
+	spec.Sample = l.samples[0].Name
+	probes := probes(h.tool, l.samples)
 	for i, probe := range probes {
 		starter, err := hotstart.New(spec, hotstart.Options{
-			Store: h.opts.Store,
-			Start: h.opts.Start,
-			Tasks: tasks,
-			Slots: h.slots,
-			Log:   h.progress.note,
+			Store:   h.opts.Store,
+			Start:   h.opts.Start,
+			Tasks:   max(1, l.tasks),
+			Slots:   h.slots,
+			Log:     h.progress.note,
+			Measure: measure,
 		})
 		if err != nil {
 			return nil, err
 		}
-		dir := filepath.Join(scratch, strconv.Itoa(i))
-		if err := os.Mkdir(dir, 0o777); err != nil {
+		dir, err := os.MkdirTemp(l.scratch, strconv.Itoa(i)+"-")
+		if err != nil {
 			return nil, errors.Join(err, starter.Close())
 		}
 		err = starter.Prepare(ctx, probe, dir)

@@ -139,7 +139,7 @@ func (t *try) compared(ctx context.Context, hot *pair, err error) error {
 	f := &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
 	// At once: no further try is to start from the snapshot. If premix is killed before the record
 	// is durable and the other tasks are withdrawn, Withdraw finds the quarantine.
-	if err := t.lane.Quarantine(t.rec.Snapshot, hotstart.Difference{Sample: t.rec.Sample, Reason: f.text}); err != nil {
+	if err := t.starter.Quarantine(t.rec.Snapshot, hotstart.Difference{Sample: t.rec.Sample, Reason: f.text}); err != nil {
 		t.progress.note("snapshot %s could not be changed: %v", t.rec.Snapshot, err)
 	}
 	return f
@@ -192,13 +192,13 @@ func (t *try) runCold(ctx context.Context) (_ comparable, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, group.remove()) }()
-	tool, err := t.lane.StartCold(ctx, t.hotTask())
+	tool, err := t.starter.StartCold(ctx, t.hotTask())
 	if err != nil {
 		return c, err
 	}
 	p := &pair{grace: t.o.Grace, kill: t.killed, tool: tool}
 	if tool.Stdout != nil {
-		p.copyStdout(t.lane.Starter, io.Discard)
+		p.copyStdout(t.starter, io.Discard)
 	}
 	p.wait(ctx, t.timeout)
 	t.rec.Verifying += p.exit.User.Seconds() + p.exit.System.Seconds()
@@ -228,7 +228,7 @@ func (t *try) compare(a, b comparable, aDir, bDir string) (string, error) {
 	case !bytes.Equal(a.stdout, b.stdout):
 		return "stdout differs", nil
 	}
-	return t.lane.Differs(aDir, bDir)
+	return t.starter.Differs(aDir, bDir)
 }
 
 // copyStdout copies the tool's standard output to a writer, and digests it.

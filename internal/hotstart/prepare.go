@@ -172,8 +172,8 @@ func (p *preparation) auto() error {
 // more rounds.
 const worthRounds = 4
 
-// worthTime is the time of a run with cold starts from which on a snapshot may save time. An
-// attempt to prepare a tool that cannot start hot takes a tenth of it, if the tool is quick.
+// worthTime is the time of a run with cold starts from which on a snapshot may save time. To
+// find out that a quick tool cannot start hot takes a tenth of it.
 const worthTime = 3 * time.Second
 
 // Trial returns the time for which the first tasks are to run cold before the caller prepares

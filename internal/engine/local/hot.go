@@ -291,7 +291,7 @@ func (t *try) execute(ctx context.Context) (err error) {
 			t.progress.note("a cgroup is left: %v", rerr)
 		}
 	}()
-	p, err := t.attempt(ctx)
+	p, err := t.once(ctx)
 	if t.trial != nil {
 		if p.outlasted && err != nil {
 			p, err = t.prepared(ctx)
@@ -311,8 +311,8 @@ func (t *try) execute(ctx context.Context) (err error) {
 	return err
 }
 
-// attempt starts tool and pipe, waits for their end, and fills in the record.
-func (t *try) attempt(ctx context.Context) (*pair, error) {
+// once starts tool and pipe, waits for their end, and fills in the record.
+func (t *try) once(ctx context.Context) (*pair, error) {
 	p := &pair{grace: t.o.Grace, kill: t.killed}
 	if t.trial != nil {
 		p.limit = t.trial.limit

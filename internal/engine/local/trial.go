@@ -71,7 +71,7 @@ func (t *try) prepared(ctx context.Context) (*pair, error) {
 	}
 	<-chosen
 	t.rec.Started = time.Now().UTC()
-	return t.attempt(ctx)
+	return t.once(ctx)
 }
 
 // prepareLane prepares hot starts of a lane.

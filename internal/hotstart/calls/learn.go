@@ -67,12 +67,26 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 func patternKey(c Call) string {
 	h := fnv.New128a()
 	fmt.Fprintf(h, "%q %d", c.Exe, len(c.Argv))
-	for i, arg := range c.Argv {
+	script := !interprets(c.Exe)
+	for i, arg := range c.Argv[1:] {
 		if name, _, found := strings.Cut(arg, "="); strings.HasPrefix(arg, "-") && len(arg) > 1 {
 			fmt.Fprintf(h, " %d %q %v", i, name, found)
+		} else if !script {
+			script = true
+			fmt.Fprintf(h, " %d %q", i, arg)
 		}
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// interpreters are the beginnings of the names of programs whose first argument that is not
+// an option names a script, and so the work.
+var interpreters = []string{"python", "pypy", "perl", "Rscript", "ruby", "julia", "java", "node", "bash", "sh", "dash"}
+
+// interprets reports whether a program is an interpreter. Its name may have a version.
+func interprets(exe string) bool {
+	name := strings.TrimRight(filepath.Base(exe), ".0123456789")
+	return slices.Contains(interpreters, name)
 }
 
 // compare finds arguments that differ from the arguments of the previous call, and reports

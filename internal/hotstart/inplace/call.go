@@ -100,6 +100,21 @@ func commandLines(argv []string) []string {
 	return []string{strings.Join(argv, "\x00") + "\x00", strings.Join(argv, " ")}
 }
 
+// wideWords returns the late words, exact variables and the directory as programs keep them in
+// arrays of wchar_t. They count as late words, before the directory itself. Bytes that are not
+// ASCII are in memory in another way, which the comparison finds.
+func wideWords(words, exact []string, dir string) []string {
+	var all []string
+	for _, text := range append(slices.Concat(words, exact), dir) {
+		wide := make([]byte, 4*len(text))
+		for i := range len(text) {
+			wide[4*i] = text[i]
+		}
+		all = append(all, string(wide))
+	}
+	return all
+}
+
 // isDirectory reports whether the late word k is an output that is a directory before the call.
 func (c *Call) isDirectory(k int) bool {
 	if c.Words[k].Role != Output {
@@ -174,7 +189,7 @@ func (c *Call) isLate(name string) bool {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 8
+const keyVersion = 9
 
 // Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {

@@ -15,7 +15,8 @@
 //     environment variable whose value changes from call to call.
 //   - The shape of a late word is its length, the places of '/' and '.' in it, and its
 //     extension. Calls whose words have equal shapes can share one snapshot. Late
-//     variables may have any value of up to PadSize bytes.
+//     variables may have any value of up to PadSize bytes, unless the tool has copied
+//     them: they are exact variables then, and have shapes, too.
 //   - A place is a part of the frozen state that holds a late word.
 //   - A preparation is one execution of the command up to its input, in a scratch
 //     directory, with placeholders for its inputs. There are two: A has the words of

@@ -81,8 +81,33 @@ func TestLateVariables(t *testing.T) {
 	other := v("-v", "first")
 	other.env[1] = "FIXED=2"
 	p.wantCold(other, NotPrepared)
-	p.wantUnfit(v("-c", "value"), "its memory differs")
-	p.wantCold(v("-c", "value"), "its memory differs")
+}
+
+// TestCopiedVariables uses a tool that copies a late variable: one snapshot serves values of one
+// form.
+func TestCopiedVariables(t *testing.T) {
+	p := newPlace(t)
+	v := func(value string, more ...string) invocation {
+		return invocation{args: []string{"-c", "RUN", "index", "{input:SRR5204809_1.fq}"}, env: append([]string{"RUN=" + value, "OLDPWD=/old", "SHLVL=1"}, more...), late: []string{"RUN"}}
+	}
+	p.mustPrepare(v("node-17"))
+	for _, value := range []string{"node-17", "node-18", "abcd-ef"} {
+		p.wantHot(v(value))
+	}
+	for _, value := range []string{"", "node-1", "node_17", "node-017"} {
+		p.wantCold(v(value), "the variable RUN has a value of another form")
+	}
+	other := v("node-17")
+	other.env[2] = "SHLVL=2"
+	p.wantCold(other, "the variable SHLVL")
+	p.wantCold(v("node-17", "_=/bin/x"), NotPrepared)
+	p.mustPrepare(v("node-017"))
+	p.wantHot(v("node-021"))
+	p.wantHot(v("node-18"))
+	// Its directory is the value in some calls.
+	p.mustPrepare(v(p.dir))
+	p.wantHot(v(p.dir))
+	p.wantCold(v("/"+strings.Repeat("x", len(p.dir)-1)), "the variable RUN")
 }
 
 // elsewhere makes a directory next to the place's directory, with links to all of its files.
@@ -197,15 +222,18 @@ func TestKept(t *testing.T) {
 		"lower", "capital", "hexadecimal"} {
 		for _, label := range []string{"s1", "S1", "1s"} {
 			v := invocation{args: []string{"-q", what, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}
-			if what == "small" {
+			switch what {
+			case "small":
 				v.stdin = reads(1, 10)
+			case "empty", "offset":
+				v.above = "above\n"
 			}
 			p.wantUnfit(v, "its memory differs")
 		}
 	}
 	p.enough = 0
 	p.wantUnfit(invocation{args: []string{"-q", "parity", "-R", "{label:S1}", "index", "{input:SRR5204809_1.fq}"}}, "")
-	p.wantUnfit(invocation{args: []string{"-q", "truncate", "index", "{input:SRR5204809_1.fq}"}}, "it truncates")
+	p.wantUnfit(invocation{args: []string{"-q", "truncate", "index", "{input:SRR5204809_1.fq}"}, above: "above\n"}, "it truncates")
 }
 
 // TestStreamsInUse starts calls whose streams are files that another program has used.
@@ -213,7 +241,12 @@ func TestStreamsInUse(t *testing.T) {
 	p := newPlace(t)
 	v := invocation{args: []string{"-R", "{label:sample1}", "index", "-"}, stdin: reads(1, 300)}
 	p.mustPrepare(v)
-	for _, skip := range []int64{0, 3, 2000, 1 << 20} {
+	v.skip = 2000
+	p.wantHot(v)
+	v.above = "above\n"
+	p.wantCold(v, NotPrepared) // programs treat an empty output in another way
+	p.mustPrepare(v)
+	for _, skip := range []int64{1, 3, 2999, 1<<20 + 1} {
 		v.skip, v.above = skip, strings.Repeat("above\n", int(skip%1000))
 		p.wantHot(v)
 	}

@@ -351,6 +351,9 @@ func (p *place) inherited(v invocation) procstate.Inherited {
 	if v.stdin != "" {
 		a.Streams[0] = a.Streams[1]
 	}
+	if v.above != "" {
+		a.Streams[1] = procstate.Appended
+	}
 	return a
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +74,12 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	p.snap = &Snapshot{Snapshot: *base, Exe: c.Exe}
 	p.snap.Name, p.snap.Argv = filepath.Base(c.Exe), c.Argv
 	err = p.prepare()
+	if p.copies && errors.As(err, new(*Unfit)) {
+		p.log("the tool may have copied its environment")
+		if err = p.restart(); err == nil {
+			err = p.prepare()
+		}
+	}
 	var refused *Unfit
 	if errors.As(err, &refused) && !refused.Passing && p.refuse(refused.Reason) == nil {
 		return nil, err
@@ -98,6 +105,8 @@ type preparation struct {
 	real   []string // the input at each late word; "" at others
 	stdin  string
 	cold   *trial
+	copies bool           // the tool may have copied late variables, whose lengths then matter
+	exact  bool           // late variables have the lengths of the call's
 	data   int            // opens of data until the stop
 	asks   bool           // the tool opens no input before the stop
 	trials []*trial       // A, B, and perhaps a third one
@@ -118,6 +127,31 @@ func (p *preparation) end() {
 	if p.pages != nil {
 		p.pages.Close()
 	}
+}
+
+// restart begins again, with late variables of the lengths of the call's.
+func (p *preparation) restart() error {
+	p.end()
+	for _, dir := range []string{p.scratch, p.other} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for _, path := range []string{p.snap.ImagePath(), p.snap.PagePath()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	p.snap.plan, p.snap.Stamps = plan{}, nil
+	p.cold, p.trials, p.images, p.pages, p.noise = nil, nil, [2]*frozen.Image{}, nil, nil
+	p.copies, p.exact = false, true
+	return nil
 }
 
 // refuse keeps the reason why the command starts cold in place of a snapshot.
@@ -155,7 +189,7 @@ func (p *preparation) prepare() error {
 	if err := p.inputs(); err != nil {
 		return err
 	}
-	if err := p.runCold("probe"); err != nil {
+	if err := p.runCold("p"); err != nil {
 		return err
 	}
 	if err := p.freeze(); err != nil {
@@ -212,7 +246,7 @@ const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIII
 // trial describes one execution. Its directory has a path of the length of the call's
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
-	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin,
+	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact,
 		values: map[string]string{}, inputs: make([]string, len(p.real))}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
@@ -239,7 +273,7 @@ func (p *preparation) base(name string) string {
 }
 
 // loadName returns the name of a preparation: A (0), B (1), or a further one.
-func loadName(number int) string { return fmt.Sprintf("load-%d", number) }
+func loadName(number int) string { return strconv.Itoa(number) }
 
 // workDir returns the path of the working directory of a trial. All of them have the length
 // of the path of the call's directory, where that is long enough. A tool may keep the places
@@ -262,9 +296,9 @@ func (p *preparation) workDir(name string, number int) string {
 	return base + strings.Join(parts, "/")
 }
 
-// longestName is the length of the longest name of a trial, and of the shortest name of a
-// directory in it, with their separators.
-const longestName = len("/probe-again/dddddddd")
+// longestName is the length of the longest name of a trial, and of the shortest path of a
+// directory in it that can have its '/' in two places, with their separators.
+const longestName = len("/p/ddd/ddd")
 
 // others chooses the late words and variables of a trial, which differ from the call's.
 func (p *preparation) others(t *trial) error {
@@ -276,7 +310,27 @@ func (p *preparation) others(t *trial) error {
 	// The tool may compare a late word with a constant. The words of B are on one side of
 	// the call's words, and the words of further preparations on the other side, so one of
 	// them has another result of the comparison.
-	t.words = late.Contrast(own, roles, late.LettersOf(t.number, append(own, "")[0]), p.avoid)
+	first := append(own, "")[0]
+	if p.exact {
+		kinds, values := exactKinds(p.call)
+		for _, v := range values {
+			own, roles = append(own, v), append(roles, Label)
+		}
+		t.words = late.Contrast(own, roles, late.LettersOf(t.number, first), p.avoid)
+		own, t.words = t.words[len(p.call.Words):], t.words[:len(p.call.Words)]
+		for _, e := range kinds {
+			switch e.Kind {
+			case exactWord:
+				t.values[e.Name], own = own[0], own[1:]
+			case exactDir:
+				t.values[e.Name] = t.dir
+			case exactSame:
+				t.values[e.Name] = e.Value
+			}
+		}
+		return nil
+	}
+	t.words = late.Contrast(own, roles, late.LettersOf(t.number, first), p.avoid)
 	for _, kv := range p.call.Env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || !p.call.isLate(name) {
@@ -307,6 +361,9 @@ func (p *preparation) own(t *trial) {
 	for _, kv := range p.call.Env {
 		if name, value, ok := strings.Cut(kv, "="); ok && p.call.isLate(name) {
 			t.values[name] = value
+			if p.exact && value == p.call.Dir {
+				t.values[name] = t.dir
+			}
 		}
 	}
 }
@@ -467,6 +524,7 @@ func (p *preparation) load(number int) (*trial, error) {
 	case t.held == nil:
 		return nil, unfit("it ends before it reaches its input (%s), with another name for its input", ending(t.exit))
 	case t.changed && len(t.variable) > 0:
+		p.copies = true
 		return nil, unfit("its first program executes another one, whose environment has late variables")
 	}
 	return t, nil
@@ -489,6 +547,11 @@ func (p *preparation) late(t *trial) []string {
 	if e := t.overlay.FakeHost; e != nil {
 		cpus = e.CPUs(cpus)
 	}
+	var exact []string
+	for _, name := range p.snap.plan.exactWords() {
+		exact = append(exact, t.values[name])
+	}
+	all = append(append(all, exact...), wideWords(t.words, exact, t.dir)...)
 	return append(all, string(cpus), t.dir)
 }
 
@@ -577,6 +640,11 @@ func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
 	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
+	if p.exact {
+		var values []string
+		l.Exact, values = exactKinds(p.call)
+		l.Relations = late.Relations(append(slices.Clone(a.words), values...))
+	}
 	l.Streams, l.CPUs = p.state.Files(), len(tracer.OwnCPUs())
 	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
@@ -655,6 +723,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 	if err != nil {
 		return nil, err
 	}
+	p.copies = len(a.variable) > 0
 	if len(c.Layout) > 0 {
 		return nil, unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
 	}
@@ -666,6 +735,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 	if len(c.Unexplained) > 0 {
 		return nil, unfit("its memory differs from run to run, without a known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
 	}
+	p.copies = false
 	return c, nil
 }
 
@@ -685,6 +755,9 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	}
 	if err := p.parts(t); err != nil {
 		return err
+	}
+	if path := p.otherLook(a, t); path != "" {
+		return unfit("its looks at files differ from run to run (%s)", path)
 	}
 	fa, fb := p.images[0].Files, im.Files
 	if len(fa) != len(fb) {
@@ -727,6 +800,31 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 		}
 	}
 	return nil
+}
+
+// otherLook returns the path of a file, outside of the directories of trials, at which only
+// one of two preparations has looked. It returns "" if there is none. The path may be in a
+// late variable, and the fingerprint has only the files at which A has looked.
+func (p *preparation) otherLook(a, b *trial) string {
+	set := func(t *trial) map[string]bool {
+		all := map[string]bool{}
+		for _, l := range t.looks {
+			l, ok := hotstart.OfOthers(l)
+			if ok && l.Op != tracer.AccessFact && !hotstart.Below(l.Path, p.scratch) && !hotstart.Below(l.Path, p.other) {
+				all[l.Path] = true
+			}
+		}
+		return all
+	}
+	inA, inB := set(a), set(b)
+	for _, one := range [][2]map[string]bool{{inA, inB}, {inB, inA}} {
+		for path := range one[0] {
+			if !one[1][path] {
+				return path
+			}
+		}
+	}
+	return ""
 }
 
 // parts compares the parts of the inputs that A and another preparation have read.
@@ -826,11 +924,11 @@ func (p *preparation) prove() error {
 	}) {
 		// A start with the words of the probe would be cold.
 		p.cold.end()
-		if err := p.runCold("probe-again"); err != nil {
+		if err := p.runCold("a"); err != nil {
 			return err
 		}
 	}
-	t, err := p.again("probe-hot")
+	t, err := p.again("h")
 	if err != nil {
 		return err
 	}
@@ -851,7 +949,7 @@ func (p *preparation) prove() error {
 	}
 	// Perhaps it differs from itself.
 	t.end()
-	again, err := p.again("probe-cold")
+	again, err := p.again("c")
 	if err != nil {
 		return err
 	}
@@ -901,7 +999,7 @@ func (o order) of(text []byte) []byte {
 // whose results are moved away.
 func (p *preparation) again(name string) (*trial, error) {
 	c := p.cold
-	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
+	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, exact: c.exact, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
 		scratch: filepath.Join(p.scratch, name)}
 	if c.results == "" {
 		c.results = filepath.Join(p.scratch, "results")

@@ -67,6 +67,11 @@ func (s *start) late() ([]string, error) {
 		}
 		all = append(all, words...)
 	}
+	var exact []string
+	for _, name := range s.snap.plan.exactWords() {
+		exact = append(exact, s.values[name])
+	}
+	all = append(append(all, exact...), wideWords(s.words, exact, s.dir)...)
 	return append(all, string(tracer.OwnCPUs()), s.dir), nil
 }
 
@@ -214,6 +219,9 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	s.attr.Pdeathsig = syscall.SIGKILL
 	for _, v := range snap.plan.Variables {
 		s.values[v.Name], _ = lookup(c.Env, v.Name)
+	}
+	for _, name := range snap.plan.exactWords() {
+		s.values[name], _ = lookup(c.Env, name)
 	}
 	if broken(c.Stdout) {
 		return lost, errors.New("no process reads its standard output")

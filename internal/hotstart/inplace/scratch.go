@@ -1,9 +1,13 @@
 package inplace
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -14,7 +18,7 @@ import (
 
 // scratchName is the beginning of the names of scratch directories. Each is locked (flock)
 // by the process that uses it.
-const scratchName = "premix-hot-"
+const scratchName = "premix-h-"
 
 // makeScratch makes a scratch directory in dir, or in os.TempDir where dir is empty, and
 // removes those there that preparations of this user have left which were killed. unlock
@@ -34,7 +38,11 @@ func makeScratch(dir string) (path string, unlock func(), err error) {
 		}
 	}
 	for range 100 {
-		if path, err = os.MkdirTemp(dir, scratchName); err != nil {
+		// Its path is short: see trial.workDir.
+		path = filepath.Join(dir, fmt.Sprintf("%s%04s", scratchName, strconv.FormatInt(rand.Int64N(36*36*36*36), 36)))
+		if err := os.Mkdir(path, 0o700); errors.Is(err, fs.ErrExist) {
+			continue
+		} else if err != nil {
 			return "", nil, err
 		}
 		// Before it was locked, another preparation may have removed it.
@@ -42,7 +50,7 @@ func makeScratch(dir string) (path string, unlock func(), err error) {
 			return path, func() { f.Close() }, nil
 		}
 	}
-	return "", nil, fmt.Errorf("no directory in %s can be locked", dir)
+	return "", nil, fmt.Errorf("no directory in %s can be made and locked", dir)
 }
 
 // otherScratch makes a scratch directory whose path, without links, begins with another name

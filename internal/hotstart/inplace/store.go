@@ -40,7 +40,9 @@ type plan struct {
 	Streams   []int             // standard streams that are files, whose stat(2) result and offset the tool may have kept: late words after those of Stats
 	Places    []frozenPlace     // of late words in memory
 	Offsets   []frozen.Offset   // registers that hold the first byte of a late word plus a constant
-	Variables []variable        // late variables
+	Variables []variable        // late variables of any length
+	Exact     []exact           // late variables that the tool may have copied
+	Relations string            // of the late words, with the variables of Exact
 	Written   [3]text           // bytes that the tool had written to standard output and error
 	Files     map[int]fileName  // index into frozen.Image.Files, where the path depends on the call
 	Made      []made            // files and directories that the tool had made
@@ -116,8 +118,12 @@ func resolve(dir, path string) string {
 
 // needsDir reports whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
+	exact := len(p.exactWords())
+	wide := len(p.Words) + commandForms + statParts*len(p.Stats) + (statParts+1)*len(p.Streams) + exact
 	isDir := func(s span) bool {
-		return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats)+(statParts+1)*len(p.Streams)+1
+		// See wideWords: the directory is the last one of them, and the last late word.
+		last := wide + len(p.Words) + exact
+		return s.Word == last || s.Word == last+2
 	}
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
 		slices.ContainsFunc(p.Written[:], func(t text) bool { return slices.ContainsFunc(t.Spans, isDir) }) ||
@@ -303,6 +309,9 @@ func (s *Snapshot) fitsCall(c *Call) string {
 		return "the sets of processors have another size"
 	}
 	words := c.words()
+	if reason := s.plan.fitsExact(c); reason != "" {
+		return reason
+	}
 	for _, e := range s.plan.Early {
 		path := e.Name.in(c.Dir, words)
 		if now := kindAt(path); now != e.Kind {

@@ -27,8 +27,8 @@ type streams struct {
 
 // openStreams makes streams. input is the file that gives standard input; a silent
 // standard input gives nothing where it is a pipe or a terminal. A program must not depend
-// on the state of its streams apart from their kinds. So preparations other than A have
-// files of other sizes, which are at other offsets, and those of preparation B are also open
+// on the state of its streams apart from their kinds. So preparations
+// other than A have files of other sizes, which are at other offsets, unless they are empty, and those of preparation B are also open
 // for reading and writing, and the output is appended to them. number is the number of the
 // preparation.
 func openStreams(dir string, a procstate.Inherited, input string, silent bool, number int) (s *streams, err error) {
@@ -66,9 +66,10 @@ func openStreams(dir string, a procstate.Inherited, input string, silent bool, n
 			s.files[2] = s.files[1]
 		case kind == procstate.Null:
 			s.files[i], err = os.OpenFile(os.DevNull, write, 0)
-		case kind == procstate.File:
+		case kind.IsFile():
 			s.paths[i] = fmt.Sprintf("%s/stream-%d", dir, i)
-			if s.from[i] = size; size > 0 {
+			if size > 0 && kind == procstate.Appended {
+				s.from[i] = size
 				err = enlarged(s.paths[i], size)
 			}
 			if err == nil {

@@ -182,3 +182,36 @@ func TestDiamond(t *testing.T) {
 		p.wantHot(v(name))
 	}
 }
+
+// TestInterpreters calls scripts of interpreters, which copy their environment, in directories of
+// one length, as workflow managers make them.
+func TestInterpreters(t *testing.T) {
+	for name, script := range map[string]string{
+		"python3": "import sys, os, json, re\nprint(sum(len(l) for l in open(sys.argv[1])), os.environ['RUN'], os.environ['PWD'], os.getcwd() == os.environ['PWD'])\n",
+		"perl":    "use POSIX; use Data::Dumper; open(my $f, '<', $ARGV[0]) or die; my $n = 0; while (<$f>) { $n += length } print \"$n $ENV{RUN} $ENV{PWD}\\n\";\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			exe := program(t, "/usr/bin/"+name)
+			p := newPlace(t)
+			scripts := t.TempDir()
+			path := filepath.Join(scripts, "script")
+			if err := os.WriteFile(path, []byte(script), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			first, second, longer := p.elsewhere(strings.Repeat("a", 120)), p.elsewhere(strings.Repeat("b", 120)), p.elsewhere(strings.Repeat("c", 121))
+			v := func(dir, run, input string) invocation {
+				return invocation{exe: exe, dir: dir, args: []string{path, "{input:" + input + "_1.fq}"}, late: []string{"RUN"},
+					env: []string{"RUN=" + run, "OLDPWD=" + dir, "SHLVL=2", "_=/usr/bin/env", "LC_ALL=C"}}
+			}
+			p.mustPrepare(v(first, "task-1", "SRR5204809"))
+			p.wantHot(v(first, "task-1", "SRR5204809"))
+			p.wantHot(v(second, "task-2", "SRR5204810"))
+			p.wantCold(v(second, "task-10", "SRR5204810"), "the variable RUN")
+			p.wantCold(v(longer, "task-2", "SRR5204810"), "working directory")
+			if err := os.WriteFile(path, []byte(script+"#\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			p.wantCold(v(second, "task-2", "SRR5204810"), "script has ")
+		})
+	}
+}

@@ -34,6 +34,7 @@ type trial struct {
 	state   procstate.Inherited
 	words   []string
 	values  map[string]string // of late variables
+	exact   bool              // the values have their own lengths
 	scratch string            // everything that belongs to the trial
 	dir     string            // its working directory
 	inputs  []string          // the files that replace the inputs, by index of the late word; "" for other words
@@ -230,12 +231,17 @@ func (t *trial) input(file, here string) error {
 	return os.Link(file, here)
 }
 
-// environment returns the environment of the trial, with late variables padded.
+// environment returns the environment of the trial, with late variables padded unless they
+// are exact.
 func (t *trial) environment() []string {
 	var env []string
 	for _, kv := range t.call.Env {
 		if name, _, ok := strings.Cut(kv, "="); ok && t.call.isLate(name) {
-			kv = name + "=" + strings.Repeat("x", PadSize-1)
+			value := t.values[name]
+			if !t.exact {
+				value = strings.Repeat("x", PadSize-1)
+			}
+			kv = name + "=" + value
 		}
 		env = append(env, kv)
 	}
@@ -261,8 +267,10 @@ func (t *trial) begin() (*tracer.Proc, error) {
 		return nil, err
 	}
 	t.pid = p.Pid
-	if t.variable, err = variables(p, env, t.call.isLate); err != nil {
-		return p, err
+	if !t.exact {
+		if t.variable, err = variables(p, env, t.call.isLate); err != nil {
+			return p, err
+		}
 	}
 	if err := setVariables(p, t.variable, t.values); err != nil {
 		return p, err

@@ -18,12 +18,16 @@ type Stream string
 
 // The kinds of streams.
 const (
-	Null     Stream = "null" // /dev/null
-	File     Stream = "file"
+	Null     Stream = "null"     // /dev/null
+	File     Stream = "file"     // as a shell opens it for input, or for output: empty
+	Appended Stream = "appended" // a file for output that has content, or is not at its beginning
 	Pipe     Stream = "pipe"
 	Terminal Stream = "terminal"
 	Other    Stream = "other" // or closed: a call with this stream starts cold
 )
+
+// IsFile reports whether a stream is a regular file.
+func (s Stream) IsFile() bool { return s == File || s == Appended }
 
 // joined replaces the kind of standard error in the text of an Inherited whose standard
 // output and error are one.
@@ -51,10 +55,13 @@ func Current() (a Inherited) {
 		a.Streams[fd] = Other
 		if closedAtEntry&(1<<fd) == 0 && unix.Fstat(fd, &st[fd]) == nil {
 			a.Streams[fd] = kind(fd, &st[fd])
+			if fd > 0 && a.Streams[fd] == File && !isEmpty(fd, &st[fd]) {
+				a.Streams[fd] = Appended
+			}
 		}
 	}
 	a.Joined = a.Streams[1] != Null && a.Streams[1] != Other && st[1].Dev == st[2].Dev && st[1].Ino == st[2].Ino && st[1].Rdev == st[2].Rdev
-	if a.Joined && a.Streams[1] == File && !oneFile(1, 2) {
+	if a.Joined && a.Streams[1].IsFile() && !oneFile(1, 2) {
 		a.Streams[2] = Other // each would overwrite the other
 	}
 	all, err := Descriptors()
@@ -91,6 +98,12 @@ func (a *Inherited) readResources() error {
 	return nil
 }
 
+// isEmpty reports whether a file is empty, and its offset 0.
+func isEmpty(fd int, st *unix.Stat_t) bool {
+	at, err := unix.Seek(fd, 0, unix.SEEK_CUR)
+	return err == nil && at == 0 && st.Size == 0
+}
+
 func kind(fd int, st *unix.Stat_t) Stream {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -111,7 +124,7 @@ func kind(fd int, st *unix.Stat_t) Stream {
 // Files returns the standard streams that are regular files, each file once.
 func (a Inherited) Files() (list []int) {
 	for fd, s := range a.Streams {
-		if s == File && !(fd == 2 && a.Joined) {
+		if s.IsFile() && !(fd == 2 && a.Joined) {
 			list = append(list, fd)
 		}
 	}
@@ -262,7 +275,7 @@ func (a Inherited) String() string {
 // Parse reads the text that String returns.
 func Parse(text string) (a Inherited, err error) {
 	list := strings.Split(text, ",")
-	wrong := errors.New("give three kinds of null, file, pipe and terminal, as in null,pipe,file; the last may be joined")
+	wrong := errors.New("give three kinds of null, file, pipe and terminal, as in null,pipe,file; outputs may be appended, and the last joined")
 	if len(list) < 3 {
 		return a, wrong
 	}
@@ -271,7 +284,7 @@ func Parse(text string) (a Inherited, err error) {
 		if i == 2 && s == joined {
 			a.Joined, s = true, a.Streams[1]
 		}
-		if !slices.Contains([]Stream{Null, File, Pipe, Terminal}, s) || a.Joined && s == Null {
+		if !slices.Contains([]Stream{Null, File, Appended, Pipe, Terminal}, s) || i == 0 && s == Appended || a.Joined && s == Null {
 			return a, wrong
 		}
 		a.Streams[i] = s

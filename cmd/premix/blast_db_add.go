@@ -14,6 +14,8 @@ func (a *app) blastDBAdd() *cobra.Command {
 		s         storeFlags
 		o         database.AddOptions
 		kind      string
+		from      string
+		profiles  string
 		ref       string
 		fragments countFlag
 		each      memoryFlag
@@ -29,11 +31,16 @@ Sequences are checked first. Fragments are runs of sequences with about equally 
 letters. makeblastdb formats them once, and nothing is on the disk twice: the whole is
 an alias of them. The volumes of an existing database are used unchanged.
 
+With --profiles, SOURCE lists files with profiles, which psiblast writes with
+-out_pssm, for makeprofiledb. psiblast needs -parse_deflines, so that each profile has
+an id of its own.
+
 With --store, or PREMIX_STORE, the database is published there, signed, as the tree
 blast/NAME:latest. Equal input gives an equal tree.
 
   premix blast db add nt.fa.gz --name nt --type nucl --fragments 4
-  premix blast db add /data/swissprot --name swissprot --fragments 2`,
+  premix blast db add /data/swissprot --name swissprot --fragments 2
+  premix blast db add domains.txt --name domains --profiles rps`,
 		Args: arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := database.Home()
@@ -44,6 +51,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 			if o.Type != "" && o.Type != database.Nucl && o.Type != database.Prot {
 				return &usageError{fmt.Errorf("there is no type %q", kind), "give --type nucl or --type prot"}
 			}
+			o.From, o.Profiles = database.From(from), database.Profiles(profiles)
 			publish, err := a.blastPublisher(&s, o.Name, ref)
 			if err != nil {
 				return err
@@ -88,6 +96,8 @@ blast/NAME:latest. Equal input gives an equal tree.
 	f.StringVar(&o.TaxIDMap, "taxid-map", "", "file with an id and its taxonomy id on each line")
 	f.StringSliceVar(&o.Masks, "mask", nil, "mask for searches that request it: dust (nucl) or seg (prot)")
 	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "accept ids that occur twice")
+	f.StringVar(&from, "from", "", "fasta or database: where SOURCE may be either")
+	f.StringVar(&profiles, "profiles", "", "make a database of profiles: rps for rpsblast and rpstblastn, delta for deltablast")
 	f.BoolVar(&o.Recut, "recut", false, "format an existing database again; its masks are lost")
 	f.StringVar(&s.dir, "store", "", "store to publish in (default: $PREMIX_STORE, or none)")
 	f.StringVar(&s.key, "key", "", "file of the store's private key (default: $PREMIX_HOME/keys/ID.key)")

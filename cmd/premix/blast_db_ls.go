@@ -19,6 +19,7 @@ type databaseRow struct {
 	Version    int              `json:"version,omitempty"`
 	ParsedIDs  bool             `json:"parsed_ids"`
 	Masks      []string         `json:"masks,omitempty"`
+	Profiles   string           `json:"profiles,omitempty"` // rps or delta
 	Sequences  int64            `json:"sequences"`
 	Letters    int64            `json:"letters"`
 	Bytes      int64            `json:"bytes"`
@@ -41,6 +42,7 @@ func databaseRowOf(s *database.Status) databaseRow {
 	row := databaseRow{Name: r.Name, Bytes: r.Bytes, Warm: r.Warm, Data: r.Data, Ref: r.Ref, Tree: r.Tree, Store: r.Store, Added: r.Added}
 	if d := s.Description; d != nil {
 		row.Type, row.Title, row.Version, row.ParsedIDs, row.Masks = d.Type, d.Title, d.Version, d.ParsedIDs, d.Masks
+		row.Profiles = string(d.Profiles)
 		row.Sequences, row.Letters, row.Fragments = d.Sequences, d.Letters, d.Fragments
 	}
 	if m := s.Resident; m != nil {
@@ -84,7 +86,11 @@ func (a *app) blastDBLs() *cobra.Command {
 					fmt.Fprintf(w, "%s\tdamaged: %s\n", r.Name, r.Damage)
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", r.Name, r.Type, r.Sequences, r.Letters, units.Size(r.Bytes), len(r.Fragments), residence(&r), shortTree(r.Tree))
+				kind := string(r.Type)
+				if r.Profiles != "" {
+					kind += ", " + r.Profiles
+				}
+				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", r.Name, kind, r.Sequences, r.Letters, units.Size(r.Bytes), len(r.Fragments), residence(&r), shortTree(r.Tree))
 			}
 			return w.Flush()
 		},

@@ -90,10 +90,22 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 		if err != nil {
 			return err
 		}
-		if r.Database, err = database.Open(home, options.DB); err != nil {
+		if r.Database, err = database.OpenAll(home, options.DB); err != nil {
 			return err
 		}
 		defer r.Database.Close()
+		if program == "deltablast" {
+			// BLAST+ may find a database of another name in BLASTDB.
+			d, err := database.OpenAll(home, options.Domains())
+			var known *database.Error
+			switch {
+			case err == nil:
+				r.Domains = d
+				defer d.Close()
+			case !errors.As(err, &known) || known.Kind != database.NotThere && known.Kind != database.Use:
+				return err
+			}
+		}
 	}
 	if settings.engine.name != engineLocal && !options.Help() {
 		done, err := a.remote(&r, settings)

@@ -34,6 +34,8 @@ type AddOptions struct {
 	Masks      []string // "dust" for nucleotides, "seg" for amino acids
 	Duplicates bool     // ids may be repeated
 	Recut      bool     // format an existing database again
+	From       From     // kind of Source, where it may be a file or a database; "": as it can be seen
+	Profiles   Profiles // Source lists files with profiles; "": see Source
 
 	Progress *Progress // updated during the call; may be nil
 }
@@ -89,6 +91,17 @@ func (o *AddOptions) check() error {
 	}
 	if o.Fragments > 0 && o.FragmentSize > 0 {
 		return &Error{Kind: Use, Message: "fragments are given by number and by size", HintText: "give one of --fragments and --fragment-size"}
+	}
+	if o.From != "" && o.From != FromFASTA && o.From != FromDatabase {
+		return &Error{Kind: Use, Message: fmt.Sprintf("a source is not %q", o.From), HintText: "give --from fasta or --from database"}
+	}
+	if o.Profiles != "" {
+		switch {
+		case o.Profiles != RPS && o.Profiles != Delta:
+			return &Error{Kind: Use, Message: fmt.Sprintf("there are no profiles of the kind %q", o.Profiles), HintText: "give --profiles rps, or --profiles delta for deltablast"}
+		case o.Type == Nucl || o.Fragments > 1 || o.FragmentSize > 0 || o.ParseIDs || o.TaxID != 0 || o.TaxIDMap != "" || len(o.Masks) > 0 || o.Duplicates || o.Recut || o.From != "":
+			return &Error{Kind: Use, Message: "an option for sequences is given with --profiles", HintText: "give only --name, --title, --blastdb-version and where to publish"}
+		}
 	}
 	if o.Version == 0 {
 		o.Version = 5
@@ -152,10 +165,22 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 	}
 	st, err := os.Stat(o.Source)
 	switch {
+	case err == nil && st.Mode().IsRegular() && o.Profiles != "":
+		err = b.profiles(ctx, o.Source)
 	case err == nil && st.Mode().IsRegular():
-		err = b.fasta(ctx, o.Source, o.Source)
+		var from From
+		switch from, err = o.from(); {
+		case err == nil && from == FromDatabase:
+			err = b.existing(ctx)
+		case err == nil:
+			err = b.fasta(ctx, o.Source, o.Source)
+		}
 	case err == nil:
 		err = &Error{Kind: Use, Message: o.Source + " is not a regular file, and it has to be read twice", HintText: "write it to a file first"}
+	case errors.Is(err, fs.ErrNotExist) && o.Profiles != "":
+		err = &Error{Kind: Use, Message: o.Source + " does not exist", HintText: "name a file that lists the files of profiles", Err: err}
+	case errors.Is(err, fs.ErrNotExist) && o.From == FromFASTA:
+		err = &Error{Kind: Use, Message: o.Source + " does not exist", HintText: "name a FASTA file", Err: err}
 	case errors.Is(err, fs.ErrNotExist):
 		err = b.existing(ctx)
 	}
@@ -171,6 +196,31 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 	}
 	r.Bytes = desc.Bytes()
 	return r, desc, nil
+}
+
+// From chooses between a FASTA file and an existing database at the same path.
+type From string
+
+const (
+	FromFASTA    From = "fasta"
+	FromDatabase From = "database"
+)
+
+// from returns the kind of a source that is a file. makeblastdb names a database after its
+// input, so that both may be there: then the caller has to choose.
+func (o *AddOptions) from() (From, error) {
+	switch {
+	case o.From != "":
+		return o.From, nil
+	case o.Recut:
+		return FromDatabase, nil
+	}
+	for _, k := range []Type{Nucl, Prot} {
+		if (o.Type == "" || o.Type == k) && isDatabase(o.Source, k) {
+			return "", &Error{Kind: Use, Message: fmt.Sprintf("%s is a file, and there is also a BLAST database %[1]s of type %s", o.Source, k), HintText: "give --from fasta to format the file, or --from database to take the database"}
+		}
+	}
+	return FromFASTA, nil
 }
 
 // adopt uses a local copy in its present place, for example in a mounted tree.

@@ -216,32 +216,41 @@ func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Range) err
 	if err != nil {
 		return toolError("makeblastdb", said, err)
 	}
-	index, err := filepath.Glob(filepath.Join(b.data, base+".*"+o.Type.letter()+"in"))
+	sequences, letters, err := b.volumes(base, o.Type, p)
 	if err != nil {
 		return err
-	}
-	if single := filepath.Join(b.data, base+"."+o.Type.letter()+"in"); exists(single) {
-		index = []string{single}
-	}
-	slices.Sort(index)
-	var sequences, letters int64
-	for _, path := range index {
-		x, err := readIndex(path)
-		if err != nil {
-			return err
-		}
-		p.Volumes = append(p.Volumes, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
-		sequences, letters = sequences+x.sequences, letters+x.letters
 	}
 	// makeblastdb skips sequences that it cannot use, and still exits with 0.
 	if sequences != p.Sequences || letters != p.Letters {
 		return &Error{Kind: Failed, Message: fmt.Sprintf("makeblastdb has formatted %d sequences of %d letters, but there are %d of %d: %s", sequences, letters, p.Sequences, p.Letters, bytes.TrimSpace(said))}
 	}
-	// The alias that makeblastdb writes for several volumes is not used.
-	if err := os.Remove(filepath.Join(b.data, base+"."+o.Type.letter()+"al")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	return nil
+}
+
+// volumes stores the names of the volumes that a program of BLAST+ has made under the name
+// base in p, and returns their numbers of sequences and letters.
+func (b *builder) volumes(base string, kind Type, p *Range) (sequences, letters int64, err error) {
+	index, err := filepath.Glob(filepath.Join(b.data, base+".*"+kind.letter()+"in"))
+	if err != nil {
+		return 0, 0, err
+	}
+	if single := filepath.Join(b.data, base+"."+kind.letter()+"in"); exists(single) {
+		index = []string{single}
+	}
+	slices.Sort(index)
+	for _, path := range index {
+		x, err := readIndex(path)
+		if err != nil {
+			return 0, 0, err
+		}
+		p.Volumes = append(p.Volumes, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
+		sequences, letters = sequences+x.sequences, letters+x.letters
+	}
+	// The alias that is written for several volumes is not used.
+	if err := os.Remove(filepath.Join(b.data, base+"."+kind.letter()+"al")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, 0, err
+	}
+	return sequences, letters, nil
 }
 
 // mask runs the requested masker over a piece.

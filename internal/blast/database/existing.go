@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -104,6 +105,17 @@ func (b *builder) take(v volume, kind Type) error {
 	if err != nil {
 		return err
 	}
+	for _, ending := range profileEndings {
+		if f := v.path + "." + ending; exists(f) {
+			files = append(files, f)
+			if ending == "rps" {
+				b.desc.Profiles = RPS
+			}
+		}
+	}
+	if exists(v.path + ".wcounts") {
+		b.desc.Profiles = Delta
+	}
 	if x := v.index; x.lmdb != "" {
 		stem := filepath.Join(filepath.Dir(v.path), strings.TrimSuffix(x.lmdb, filepath.Ext(x.lmdb)))
 		for _, ending := range []string{"db", "os", "ot", "tf", "to"} {
@@ -140,7 +152,7 @@ func escapeGlob(path string) string {
 func existingType(path string, wished Type) (Type, error) {
 	var found []Type
 	for _, k := range []Type{Nucl, Prot} {
-		if exists(path+"."+k.letter()+"al") || exists(path+"."+k.letter()+"in") {
+		if isDatabase(path, k) {
 			found = append(found, k)
 		}
 	}
@@ -157,8 +169,13 @@ func existingType(path string, wished Type) (Type, error) {
 	return found[0], nil
 }
 
+// isDatabase reports whether there is a BLAST database of a type at a path.
+func isDatabase(path string, k Type) bool {
+	return exists(path+"."+k.letter()+"al") || exists(path+"."+k.letter()+"in")
+}
+
 // filters are the keywords that make an alias a part of its volumes.
-var filters = []string{"GILIST", "TILIST", "SEQIDLIST", "TAXIDLIST", "OIDLIST", "FIRST_OID", "LAST_OID", "MASKLIST", "NSEQ"}
+var filters = []string{"GILIST", "TILIST", "SEQIDLIST", "TAXIDLIST", "OIDLIST", "FIRST_OID", "LAST_OID", "MASKLIST"}
 
 // existingVolumes lists the volumes of the database at path, and the title in its alias.
 // above are the aliases that refer to this one.
@@ -178,14 +195,17 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 	if slices.Contains(above, path) {
 		return "", nil, &Error{Kind: Use, Message: aliasFile + " leads back to itself", HintText: "name another database"}
 	}
+	stated := "" // number of sequences
 	for line := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		value = strings.TrimSpace(value)
 		switch {
 		case key == "TITLE":
 			title = value
+		case key == "NSEQ":
+			stated = value
 		case slices.Contains(filters, key):
-			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, key), HintText: "give --recut to format the part again"}
+			return "", nil, partError(path, key)
 		case key == "DBLIST":
 			for _, name := range aliasNames(value) {
 				if !filepath.IsAbs(name) {
@@ -199,7 +219,19 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 			}
 		}
 	}
+	// makeprofiledb states the number of all sequences.
+	var sequences int64
+	for _, v := range list {
+		sequences += v.index.sequences
+	}
+	if stated != "" && stated != strconv.FormatInt(sequences, 10) {
+		return "", nil, partError(path, "NSEQ")
+	}
 	return title, list, nil
+}
+
+func partError(path, keyword string) error {
+	return &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, keyword), HintText: "give --recut to format the part again"}
 }
 
 // aliasNames splits a DBLIST at blanks, but not within double quotes.

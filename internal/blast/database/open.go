@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,11 @@ type Database struct {
 	Fragments []Fragment
 	Resident  bool // the paths are in memory
 	ID        string
+
+	// Members are the databases that are searched as one, in the order of their names in Name,
+	// which are separated by blanks; nil: this is a single database. With members, Whole,
+	// Fragments and ID are empty, and the numbers are sums.
+	Members []*Database
 
 	locks   []*os.File
 	release func() // of a holding; may be nil
@@ -68,6 +74,42 @@ func Open(home, name string) (*Database, error) {
 	}
 	d.locks = append(d.locks, held)
 	return d, nil
+}
+
+// OpenAll opens the databases of a -db of BLAST+, which may name several, separated by
+// blanks: BLAST+ searches these as one database. They must have the same type.
+//
+// BLAST+ orders the volumes of several databases by their file names, whatever the order in
+// the list.
+func OpenAll(home, names string) (*Database, error) {
+	list := strings.Fields(names)
+	if len(list) < 2 {
+		return Open(home, names)
+	}
+	all := &Database{Name: names, Resident: true, ParsedIDs: true}
+	var titles []string
+	for i, name := range list {
+		if slices.Contains(list[:i], name) {
+			// BLAST+ counts some of the sequences of a repeated database twice.
+			err := &Error{Kind: Use, Message: fmt.Sprintf("the database %s is named twice", name), HintText: "name each database once"}
+			return nil, errors.Join(err, all.Close())
+		}
+		d, err := Open(home, name)
+		if err != nil {
+			return nil, errors.Join(err, all.Close())
+		}
+		all.Members = append(all.Members, d)
+		if first := all.Members[0]; d.Type != first.Type {
+			err := &Error{Kind: Use, Message: fmt.Sprintf("%s is of type %s, and %s of type %s", first.Name, first.Type, d.Name, d.Type), HintText: "name databases of one type, as premix blast db ls lists them"}
+			return nil, errors.Join(err, all.Close())
+		}
+		titles = append(titles, d.Title)
+		all.Type, all.Version = d.Type, d.Version
+		all.Sequences, all.Letters = all.Sequences+d.Sequences, all.Letters+d.Letters
+		all.Resident, all.ParsedIDs = all.Resident && d.Resident, all.ParsedIDs && d.ParsedIDs
+	}
+	all.Title = strings.Join(titles, "; ")
+	return all, nil
 }
 
 func open(home, name string) (*Database, error) {
@@ -109,6 +151,9 @@ func open(home, name string) (*Database, error) {
 // Close releases the database.
 func (d *Database) Close() error {
 	var err error
+	for _, m := range d.Members {
+		err = errors.Join(err, m.Close())
+	}
 	for _, l := range d.locks {
 		err = errors.Join(err, l.Close())
 	}
@@ -141,7 +186,12 @@ func putAliases(d *Description, data, dir string) error {
 			return err
 		}
 	}
-	return put(wholeAlias, aliasText(d.Title, data, all))
+	text := aliasText(d.Title, data, all)
+	if d.Profiles != "" && len(all) > 1 {
+		// makeprofiledb states the size in its alias, and BLAST+ then repeats it in archives.
+		text += fmt.Sprintf("NSEQ %d\nLENGTH %d\n", d.Sequences, d.Letters)
+	}
+	return put(wholeAlias, text)
 }
 
 func aliasText(title, data string, volumes []string) string {

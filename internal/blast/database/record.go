@@ -42,6 +42,7 @@ type Description struct {
 	ParsedIDs bool       `json:"parsed_ids"`
 	Date      time.Time  `json:"date"`
 	Masks     []string   `json:"masks,omitempty"`
+	Profiles  Profiles   `json:"profiles,omitempty"` // "": these are sequences only
 	Sequences int64      `json:"sequences"`
 	Letters   int64      `json:"letters"`
 	Fragments []Range    `json:"fragments"`
@@ -187,6 +188,9 @@ func (d *Description) check() error {
 	}
 	if d.Type != Nucl && d.Type != Prot {
 		return fmt.Errorf("its type is %q", d.Type)
+	}
+	if d.Profiles != "" && (d.Profiles != RPS && d.Profiles != Delta || d.Type != Prot) {
+		return fmt.Errorf("its profiles are of the kind %q", d.Profiles)
 	}
 	if !isName(d.ID) {
 		return fmt.Errorf("its id is %q", d.ID)

@@ -24,6 +24,8 @@ const manyQueries = 16
 // the user. See the package documentation for the rule.
 func (r *Request) chooseMode(q *queries) (mode Mode, why string, note bool) {
 	must := r.must(q)
+	// No mode but the whole was asked for, and no option prevents another.
+	plain := r.Mode == Auto && (undivided(r.Program) != "" || len(r.Database.Members) > 0)
 	switch {
 	case r.Remote != nil && must == "":
 		return Fragments, "on other machines", false
@@ -47,7 +49,7 @@ func (r *Request) chooseMode(q *queries) (mode Mode, why string, note bool) {
 	case n > 1 && r.inseparable(q) == "" && q.count >= manyQueries*n && (r.Options.format == 5 || r.Options.format == 15):
 		return Queries, fmt.Sprintf("%d queries, whose printing takes as long as the search", q.count), false
 	case must != "":
-		return Whole, must, true
+		return Whole, must, !plain
 	case q.count < manyQueries*n:
 		return Whole, fmt.Sprintf("%d queries: threads on one machine are as fast as fragments", q.count), false
 	}

@@ -58,10 +58,14 @@ func options() map[string]option {
 		"db_soft_mask", "db_hard_mask", "use_index", "index_name",
 		"filtering_db", "window_masker_taxid", "window_masker_db", "import_search_strategy", "export_search_strategy",
 		"query_loc", "mt_mode",
+		"in_pssm", "in_msa", "msa_master_idx", "phi_pattern", "out_pssm", "out_ascii_pssm", // of profiles
+		"num_iterations", "inclusion_ethresh", "domain_inclusion_ethresh", "pseudocount", "gap_trigger", "rpsdb",
 	} {
 		table[name] = option{entire, true}
 	}
-	table["lcase_masking"] = option{entire, false}
+	for _, name := range []string{"lcase_masking", "ignore_msa_master", "save_pssm_after_last_round", "save_each_pssm", "show_domain_hits"} {
+		table[name] = option{entire, false}
+	}
 	return table
 }
 
@@ -179,6 +183,25 @@ func (o *Options) without(names ...string) (*Options, error) {
 		}
 	}
 	return ParseOptions(args)
+}
+
+// otherQuery reports whether BLAST+ takes the query from another option than -query, and so
+// does not read standard input.
+func (o *Options) otherQuery() bool {
+	for _, name := range []string{"in_pssm", "in_msa", "import_search_strategy"} {
+		if _, ok := o.values[name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Domains returns the name of the database of domains of deltablast.
+func (o *Options) Domains() string {
+	if name, ok := o.values["rpsdb"]; ok {
+		return name
+	}
+	return "cdd_delta"
 }
 
 // Help reports whether the options ask BLAST+ only for help or its version.

@@ -66,9 +66,9 @@ func environment(set map[string]string) []string {
 // place to look for databases, since BLAST+ searches the working directory before all
 // others.
 func prepare(ctx context.Context, dir, name string, batch int, apart bool, args ...string) (*program, error) {
-	path, err := exec.LookPath(name)
+	path, err := findProgram(name)
 	if err != nil {
-		return nil, &MissingError{name}
+		return nil, err
 	}
 	p := newProgram(ctx, path, name, args)
 	p.cmd.Dir = dir

@@ -209,8 +209,8 @@ func Part(ctx context.Context, o Order, d *database.Database, queries string, ap
 // CheckOrder refuses an order from another machine unless its options only select results: an
 // order must not name a file.
 func CheckOrder(tool, db string, args []string) error {
-	if !slices.Contains(Programs(), tool) || tool == "megablast" {
-		return &OptionError{fmt.Sprintf("there is no program %q", tool), "it is one of " + strings.Join(Programs(), ", ")}
+	if !slices.Contains(divisible(), tool) || tool == "megablast" {
+		return &OptionError{fmt.Sprintf("there is no program %q that searches fragments", tool), "use the same premix on all machines"}
 	}
 	o, err := ParseOptions(args)
 	if err != nil {

@@ -56,11 +56,39 @@ func alias(dir string, db *database.Database, kind, more string, paths ...string
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
+	return dir, putAlias(dir, db, more, paths...)
+}
+
+// members returns the single databases of a database.
+func members(db *database.Database) []*database.Database {
+	if db.Members == nil {
+		return []*database.Database{db}
+	}
+	return db.Members
+}
+
+func putAlias(dir string, db *database.Database, more string, paths ...string) error {
 	text := "TITLE " + db.Title + "\nDBLIST"
 	for _, p := range paths {
 		text += ` "` + p + `"`
 	}
-	return dir, os.WriteFile(filepath.Join(dir, db.Name+ending(db)), []byte(text+"\n"+more), 0o644)
+	return os.WriteFile(filepath.Join(dir, db.Name+ending(db)), []byte(text+"\n"+more), 0o644)
+}
+
+// wholeAlias copies the alias of the whole database into a new directory, under the name of the
+// database, or does so for each of several databases, and returns the directory. rpsblast reads
+// only the first volume of an alias that leads to an alias.
+func wholeAlias(dir string, db *database.Database, kind string) (string, error) {
+	dir = filepath.Join(dir, kind)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	for _, m := range members(db) {
+		if err := copyFile(m.Whole+ending(m), filepath.Join(dir, m.Name+ending(m))); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
 }
 
 func ending(db *database.Database) string {

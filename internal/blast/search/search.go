@@ -56,12 +56,46 @@ type Request struct {
 
 	Remote Remote // searches the fragments; nil: this machine searches
 
+	// Domains is the database of -rpsdb, for deltablast; nil: BLAST+ looks for it.
+	Domains *database.Database
+
 	batch int // letters of queries for which to search at once; 0: the default of BLAST+
 }
 
 // Programs returns the names of the programs.
 func Programs() []string {
+	return append(divisible(), "psiblast", "deltablast", "rpsblast", "rpstblastn")
+}
+
+// divisible returns the programs whose searches can be divided by fragments or queries.
+func divisible() []string {
 	return []string{"blastn", "blastp", "blastx", "tblastn", "tblastx", "megablast"}
+}
+
+// undivided returns why a program searches only the whole database, or "".
+func undivided(program string) string {
+	switch program {
+	case "psiblast", "deltablast":
+		return program + " makes profiles from the hits in the whole database"
+	case "rpsblast", "rpstblastn":
+		return program + " searches a database of profiles"
+	}
+	return ""
+}
+
+// findProgram finds a program of BLAST+. Debian adds a plus to the name of rpsblast, as another
+// package has the old program of this name.
+func findProgram(name string) (string, error) {
+	if name == "rpsblast" {
+		if path, err := exec.LookPath("rpsblast+"); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", &MissingError{name}
+	}
+	return path, nil
 }
 
 // tool returns the program of BLAST+. Megablast is the default task of blastn.
@@ -121,6 +155,9 @@ func known(program string) error {
 // several times.
 func (r *Request) examine(dir string) (*queries, error) {
 	path := r.Options.Query
+	if path == "" && r.Options.otherQuery() {
+		return &queries{}, nil
+	}
 	if path == "" || path == "-" {
 		path = filepath.Join(dir, "queries")
 		f, err := os.Create(path)
@@ -157,8 +194,12 @@ func (r *Request) examine(dir string) (*queries, error) {
 func (r *Request) must(q *queries) string {
 	o := r.Options
 	switch {
+	case undivided(r.Program) != "":
+		return undivided(r.Program)
 	case o.entire != "":
 		return o.entire
+	case len(r.Database.Members) > 0:
+		return "several databases are searched as one"
 	case !q.fasta || q.letters == 0:
 		return "the queries are not FASTA sequences"
 	case o.values["max_hsps"] != "" && (o.values["sum_stats"] != "" || tool(r.Program) != "blastn" && r.Program != "blastp"):
@@ -178,35 +219,64 @@ func (r *Request) firstBatch() int64 {
 // whole runs BLAST+ on the whole database.
 func (r *Request) whole(ctx context.Context, dir string) error {
 	name := tool(r.Program)
-	path, err := exec.LookPath(name)
+	path, err := findProgram(name)
 	if err != nil {
-		return &MissingError{name}
+		return err
 	}
 	args := slices.Clone(r.Options.Args)
 	if r.Options.help {
 		return r.plain(ctx, path, name, args)
 	}
-	if dir, err = alias(dir, r.Database, "whole", "", r.Database.Whole); err != nil {
+	if dir, err = wholeAlias(dir, r.Database, "whole"); err != nil {
 		return err
+	}
+	if r.Domains != nil {
+		for _, m := range members(r.Domains) {
+			if err := copyFile(m.Whole+ending(m), filepath.Join(dir, m.Name+ending(m))); err != nil {
+				return err
+			}
+		}
 	}
 	if r.Options.DB == "" {
 		args = append(args, "-db", r.Database.Name)
 	}
-	if near, _ := filepath.Glob(r.Database.Name + ".[np]??"); len(near) > 0 && !r.Apart {
-		// BLAST+ would prefer files in the working directory.
+	if !r.Apart && r.shadowed() {
 		for i := range args {
 			if i > 0 && args[i-1] == "-db" {
-				args[i] = filepath.Join(dir, r.Database.Name)
+				args[i] = inDirectory(dir, r.Database.Name)
 			}
 		}
 	}
-	// SAM repeats the command, so it must not be changed.
-	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && r.Options.format != 17 {
+	// SAM repeats the command, so it must not be changed. In a database of profiles with several
+	// volumes, threads find other hits.
+	threads := r.Options.format != 17 && r.Program != "rpsblast" && r.Program != "rpstblastn"
+	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && threads {
 		if _, ok := r.Options.values["mt_mode"]; !ok {
 			args = append(args, "-num_threads", strconv.Itoa(n))
 		}
 	}
 	return r.plain(ctx, path, name, args, dir)
+}
+
+// shadowed reports whether the working directory has files of a database of the same name,
+// which BLAST+ would prefer.
+func (r *Request) shadowed() bool {
+	return slices.ContainsFunc(strings.Fields(r.Database.Name), func(name string) bool {
+		near, _ := filepath.Glob(name + ".[np]??") // the form of the name allows no error
+		return len(near) > 0
+	})
+}
+
+// inDirectory returns the paths of databases in a directory, as -db takes them.
+func inDirectory(dir, names string) string {
+	list := strings.Fields(names)
+	for i, name := range list {
+		list[i] = filepath.Join(dir, name)
+		if len(list) > 1 {
+			list[i] = `"` + list[i] + `"`
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 // plain runs a program of BLAST+ as the user would.

@@ -23,6 +23,8 @@ import (
 func (r *Request) inseparable(q *queries) string {
 	o := r.Options
 	switch {
+	case undivided(r.Program) != "":
+		return undivided(r.Program)
 	case o.entire != "":
 		return o.entire
 	case !q.fasta || q.letters == 0:

@@ -239,7 +239,7 @@ func (s *Service) enqueue(j *job, form string, queued time.Time) *item {
 }
 
 func (s *Service) open(db string) (*database.Database, error) {
-	d, err := database.Open(s.o.Home, db)
+	d, err := database.OpenAll(s.o.Home, db)
 	return d, noDatabase(err, db)
 }
 

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"premix/internal/blast/database"
 	"premix/internal/kit/htmlpage"
@@ -26,17 +25,13 @@ const longest = 30 * time.Second
 
 // Handler returns the handler of all requests:
 //
-//	/                  the page
+//	/                  pages, see pages.go
 //	/openapi.json      description of the REST interface
 //	/api/v1/...        the REST interface
 //	/Blast.cgi         NCBI's BLAST URL API
 //	/metrics           for Prometheus
 //	/healthz           200 while the service can answer searches, else 503
 func (s *Service) Handler() http.Handler {
-	web, err := fs.Sub(content, "web")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
 	mux := http.NewServeMux()
 	route := func(pattern, name string, f func(w http.ResponseWriter, r *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -75,47 +70,78 @@ func (s *Service) Handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		http.ServeFileFS(w, r, content, "openapi.json")
 	})
-	files := http.FileServerFS(web)
 	headers := func(h http.Header) {
 		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
 		h.Set("Cache-Control", "no-cache")
 	}
-	// The page links to the style of all pages before its own.
+	page := func(pattern, name string, f func(w http.ResponseWriter, r *http.Request) error) {
+		route(pattern, name, func(w http.ResponseWriter, r *http.Request) error {
+			headers(w.Header())
+			err := f(w, r)
+			if err == nil || r.Context().Err() != nil {
+				return nil
+			}
+			why := s.reason(r, err)
+			s.metrics.refused.WithLabelValues(why.Reason).Inc()
+			why.headers(w.Header())
+			return show(w, why.Status, "message.html", map[string]any{"Title": "BLAST", "Text": why.Message, "Error": true})
+		})
+	}
+	page("GET /{$}", "form", s.getForm)
+	page("POST /search", "submit", s.postForm)
+	page("GET /search", "page", s.getPage)
+	page("GET /searches", "searches", s.getList)
+	page("GET /query", "query", s.getQuery)
+	page("GET /result", "result", s.getFile)
+	page("GET /fasta", "fasta", s.getFASTA)
+	page("POST /share", "share", s.postShare)
+	page("POST /delete", "delete", s.postDelete)
+	// The pages link to the style of all pages before their own.
 	mux.HandleFunc("GET /premix.css", func(w http.ResponseWriter, r *http.Request) {
 		headers(w.Header())
 		htmlpage.ServeStyle(w, r)
 	})
-	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		headers(w.Header())
-		if !utf8.ValidString(r.URL.Path) {
-			http.NotFound(w, r) // package fs would treat it as an error of the server
-			return
-		}
-		files.ServeHTTP(w, r)
-	})
+	for _, name := range []string{"app.js", "icon.svg", "style.css"} {
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) {
+			headers(w.Header())
+			http.ServeFileFS(w, r, content, "web/"+name)
+		})
+	}
 	return mux
+}
+
+// reason returns why a request is refused. It logs errors of the service itself.
+func (s *Service) reason(r *http.Request, err error) *Refusal {
+	var why *Refusal
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "size", Message: fmt.Sprintf("a request has at most %d bytes", large.Limit)}
+	case errors.As(err, &why):
+		return why
+	}
+	s.o.Log.Error("a request failed", "path", r.URL.Path, "error", err)
+	return &Refusal{Status: http.StatusInternalServerError, Reason: "internal", Message: "the service failed: its log says more"}
+}
+
+// headers sets the headers of an answer with the refusal.
+func (why *Refusal) headers(h http.Header) {
+	if why.After > 0 {
+		h.Set("Retry-After", strconv.Itoa(why.After))
+	}
+	if why.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Basic realm="premix blast"`)
+	}
 }
 
 // refusal answers a request with an error.
 func (s *Service) refusal(w http.ResponseWriter, r *http.Request, err error) {
-	var why *Refusal
-	var large *http.MaxBytesError
-	switch {
-	case r.Context().Err() != nil:
+	if r.Context().Err() != nil {
 		return // the client has gone
-	case errors.As(err, &large):
-		why = &Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "size", Message: fmt.Sprintf("a request has at most %d bytes", large.Limit)}
-	case !errors.As(err, &why):
-		s.o.Log.Error("a request failed", "path", r.URL.Path, "error", err)
-		why = &Refusal{Status: http.StatusInternalServerError, Reason: "internal", Message: "the service failed: its log says more"}
 	}
+	why := s.reason(r, err)
 	s.metrics.refused.WithLabelValues(why.Reason).Inc()
-	if why.After > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(why.After))
-	}
-	if why.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Basic realm="premix blast"`)
-	}
+	why.headers(w.Header())
 	if strings.HasSuffix(r.URL.Path, "/Blast.cgi") {
 		s.ncbiRefusal(w, why)
 		return
@@ -141,13 +167,11 @@ type databaseAnswer struct {
 	Resident  bool          `json:"resident"`
 }
 
-func (s *Service) getDatabases(w http.ResponseWriter, r *http.Request) error {
-	if _, err := s.user(r); err != nil {
-		return err
-	}
+// databases lists the databases.
+func (s *Service) databases() ([]databaseAnswer, error) {
 	names, err := database.List(s.o.Home)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list := []databaseAnswer{}
 	for _, name := range names {
@@ -157,8 +181,19 @@ func (s *Service) getDatabases(w http.ResponseWriter, r *http.Request) error {
 		}
 		list = append(list, databaseAnswer{d.Name, d.Type, titleOf(d.Title), d.Sequences, d.Letters, d.Resident})
 		if err := d.Close(); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	return list, nil
+}
+
+func (s *Service) getDatabases(w http.ResponseWriter, r *http.Request) error {
+	if _, err := s.user(r); err != nil {
+		return err
+	}
+	list, err := s.databases()
+	if err != nil {
+		return err
 	}
 	answer(w, http.StatusOK, list)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"premix/internal/blast/fasta"
+	"premix/internal/kit/regex"
 )
 
 // job is one request of a user. The fields below "Fixed" never change.
@@ -30,6 +31,7 @@ type job struct {
 	results  map[string]*result
 	finished time.Time // of its first result; zero: it has none yet
 	read     bool      // a client has read a result
+	shared   bool      // any user who has the id may see it
 }
 
 // state is the state of a result. The state of a job is that of its first result.
@@ -48,6 +50,7 @@ type result struct {
 	place  place
 	err    string
 	queued time.Time
+	opened string        // ids of the databases that were searched; "" in old journals
 	done   chan struct{} // closed when it is ready or has failed
 }
 
@@ -65,6 +68,7 @@ type item struct {
 	result *result
 	key    string // equal for the items of one scan
 	held   bool   // its job is not on the disk yet; guarded by Service.mu
+	opened string // ids of the databases; set by the scan
 }
 
 func newItem(j *job, format string, r *result) *item {
@@ -81,6 +85,21 @@ func newID() string {
 	return base32.StdEncoding.EncodeToString(b[:])
 }
 
+// accession matches a word that stands for a sequence in a public database: letters of
+// sequences have no digits.
+var accession = regex.Lazy(`^[A-Za-z0-9_.|:-]*[0-9][A-Za-z0-9_.|:-]*$`)
+
+// onlyAccessions reports whether a text has accessions in place of sequences.
+func onlyAccessions(text string) bool {
+	words := strings.Fields(text)
+	for _, w := range words {
+		if !accession().MatchString(w) {
+			return false
+		}
+	}
+	return len(words) > 0
+}
+
 // unnamed is the header for a sequence without one.
 const unnamed = ">query\n"
 
@@ -94,6 +113,9 @@ func queries(text string, program string, l Limits) (normal []byte, count, lette
 	normal = bytes.ReplaceAll([]byte(strings.TrimSpace(text)), []byte("\r\n"), []byte("\n"))
 	if len(normal) == 0 {
 		return nil, 0, 0, refused(400, "query", "there is no query")
+	}
+	if len(normal) < longText && onlyAccessions(text) {
+		return nil, 0, 0, refused(400, "query", "accessions as queries are not to be had here, only NCBI has them: send the sequences themselves, as FASTA")
 	}
 	if normal[0] != '>' && normal[0] != ';' {
 		normal = append([]byte(unnamed), normal...)

@@ -19,13 +19,14 @@ import (
 
 // event is a line of the journal.
 type event struct {
-	What   string    `json:"event"` // accepted, ready, failed or gone
+	What   string    `json:"event"` // accepted, ready, failed, gone, shared or private
 	Job    *job      `json:"job,omitempty"`
 	Text   string    `json:"text,omitempty"` // queries of an accepted job, if they are short
 	ID     string    `json:"id,omitempty"`
 	Format string    `json:"format,omitempty"`
 	Place  *place    `json:"place,omitempty"`   // of a result
 	Stored *place    `json:"queries,omitempty"` // of the job's queries
+	Opened string    `json:"opened,omitempty"`  // see result
 	Error  string    `json:"error,omitempty"`
 	Time   time.Time `json:"time"`
 }
@@ -125,7 +126,11 @@ func (s *Service) apply(e *event) {
 	if j == nil {
 		return // the job is gone
 	}
-	r := &result{done: make(chan struct{}), queued: e.Time}
+	if e.What == "shared" || e.What == "private" {
+		j.shared = e.What == "shared"
+		return
+	}
+	r := &result{done: make(chan struct{}), queued: e.Time, opened: e.Opened}
 	close(r.done)
 	switch {
 	case e.What == "ready" && e.Place != nil && e.Stored != nil:
@@ -254,8 +259,11 @@ func (j *job) events() []event {
 		accepted.Text = string(j.text)
 	}
 	list := []event{accepted}
+	if j.shared {
+		list = append(list, event{What: "shared", ID: j.ID, Time: j.Created})
+	}
 	for format, r := range j.results {
-		e := event{ID: j.ID, Format: format, Time: j.finished}
+		e := event{ID: j.ID, Format: format, Time: j.finished, Opened: r.opened}
 		if j.stored.File != "" {
 			e.Stored = &j.stored
 		}

@@ -265,7 +265,7 @@ func TestTokens(t *testing.T) {
 		{[]string{"Authorization", "Bearer 0123456789abcdef"}, 200},
 		{[]string{"Authorization", basic}, 200},
 	} {
-		for _, path := range []string{"/api/v1/databases", "/api/v1/searches", "/metrics"} {
+		for _, path := range []string{"/", "/searches", "/api/v1/databases", "/api/v1/searches", "/metrics"} {
 			if status, text, _ := w.ask("GET", path, nil, c.header...); status != c.status {
 				t.Errorf("%s with %q: %d %s", path, c.header, status, text)
 			}
@@ -278,7 +278,10 @@ func TestTokens(t *testing.T) {
 	if _, text, _ := w.ask("GET", put, nil, "Authorization", basic); !strings.Contains(text, "RID = ") {
 		t.Errorf("with a token: %s", text)
 	}
-	for _, path := range []string{"/", "/healthz", "/openapi.json"} {
+	if _, _, h := w.ask("GET", "/", nil); !strings.HasPrefix(h.Get("WWW-Authenticate"), "Basic ") {
+		t.Errorf("a browser is not asked for a token: %v", h)
+	}
+	for _, path := range []string{"/healthz", "/openapi.json", "/style.css"} {
 		if status, _, _ := w.ask("GET", path, nil); status != 200 {
 			t.Errorf("%s: %d", path, status)
 		}

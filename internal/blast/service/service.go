@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,13 +98,15 @@ type Service struct {
 	last     lasted
 	finished bool
 
+	fasta chan struct{} // has an element for each download of sequences
+
 	wake chan struct{}
 	work sync.WaitGroup
 }
 
 // New opens the directory of a service. Call Run after it.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, size: map[string]int64{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
+	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, size: map[string]int64{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1), fasta: make(chan struct{}, fastaAtOnce)}
 	s.metrics = newMetrics(s)
 	if err := s.restore(); err != nil {
 		if s.lock != nil {
@@ -165,13 +168,26 @@ func (s *Service) Submit(user, program, db, text string, options map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	kind, err := s.kinds.Of(db)
-	if err != nil {
-		return nil, noDatabase(err, db)
+	// The order of databases does not matter, so that equal sets can share a scan.
+	names := strings.Fields(db)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) == 0 {
+		return nil, refused(400, "database", "no database is named")
 	}
-	if (kind == database.Prot) != overAminoAcids(program) {
-		return nil, refused(400, "database", "%s does not search databases of type %s", program, kind)
+	if len(names) > mostDatabases {
+		return nil, refused(400, "database", "a search has at most %d databases", mostDatabases)
 	}
+	for _, name := range names {
+		kind, err := s.kinds.Of(name)
+		if err != nil {
+			return nil, noDatabase(err, name)
+		}
+		if (kind == database.Prot) != overAminoAcids(program) {
+			return nil, refused(400, "database", "%s does not search databases of type %s, as %s is", program, kind, name)
+		}
+	}
+	db = strings.Join(names, " ")
 	j := &job{
 		ID: newID(), User: user, Program: program, Database: db, Args: args, Format: form, Queries: count, Letters: letters,
 		Created: time.Now().UTC(), text: normal, results: map[string]*result{},
@@ -203,6 +219,9 @@ func (s *Service) Submit(user, program, db, text string, options map[string]stri
 	s.nudge()
 	return j, nil
 }
+
+// mostDatabases is the largest number of databases of one search.
+const mostDatabases = 50
 
 // refuse returns why a job of a user cannot be accepted now. The caller holds mu.
 func (s *Service) refuse(user string, letters int64) error {
@@ -283,13 +302,50 @@ func (s *Service) result(user, id, form string) (*job, *result, error) {
 	return j, i.result, nil
 }
 
-// job finds a job. The caller holds mu.
+// job finds a job that a user may see. The caller holds mu.
 func (s *Service) job(user, id string) (*job, error) {
 	j := s.jobs[id]
-	if j == nil || s.o.Tokens != nil && j.User != user {
+	if j == nil || !s.owns(j, user) && !j.shared {
 		return nil, refused(404, "unknown", "there is no search %q, or it has expired", id)
 	}
 	return j, nil
+}
+
+// owns reports whether a job is a user's. Without tokens, the id of a job is the only secret.
+func (s *Service) owns(j *job, user string) bool { return s.o.Tokens == nil || j.User == user }
+
+// own finds a job that a user may change. The caller holds mu.
+func (s *Service) own(user, id string) (*job, error) {
+	j, err := s.job(user, id)
+	if err == nil && !s.owns(j, user) {
+		return nil, refused(403, "owner", "the search belongs to another user")
+	}
+	return j, err
+}
+
+// share lets all users who have the id of a job see it, or only its owner.
+func (s *Service) share(user, id string, shared bool) error {
+	s.journalMu.RLock()
+	defer s.journalMu.RUnlock()
+	s.mu.Lock()
+	_, err := s.own(user, id)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	e := event{What: "private", ID: id, Time: time.Now().UTC()}
+	if shared {
+		e.What = "shared"
+	}
+	if err := s.write(e); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[id]; j != nil {
+		j.shared = shared
+	}
+	return nil
 }
 
 // delete removes a job. A running scan continues for its other jobs.
@@ -297,7 +353,7 @@ func (s *Service) delete(user, id string) error {
 	s.journalMu.RLock()
 	defer s.journalMu.RUnlock()
 	s.mu.Lock()
-	j, err := s.job(user, id)
+	j, err := s.own(user, id)
 	if err == nil {
 		s.forget(j)
 	}
@@ -493,6 +549,7 @@ func (s *Service) once(ctx context.Context, items []*item, texts [][]byte, outs 
 	scan := Scan{Program: lead.Program, Database: d, Args: slices.Clone(lead.Args), Outfmt: f.outfmt, HTML: f.html}
 	var out []io.Writer
 	for _, i := range which {
+		items[i].opened = openedIDs(d)
 		scan.Queries = append(scan.Queries, texts[i])
 		out = append(out, outs[i])
 	}
@@ -501,6 +558,18 @@ func (s *Service) once(ctx context.Context, items []*item, texts [][]byte, outs 
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// openedIDs returns the ids of the databases that are searched.
+func openedIDs(d *database.Database) string {
+	if d.Members == nil {
+		return d.ID
+	}
+	var ids []string
+	for _, m := range d.Members {
+		ids = append(ids, m.ID)
+	}
+	return strings.Join(ids, " ")
 }
 
 // store stores the output of a scan, and informs waiting requests.
@@ -553,7 +622,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 	now := time.Now().UTC()
 	var lines []byte
 	for i, it := range items {
-		e := event{What: "ready", ID: it.job.ID, Format: it.format, Time: now, Stored: &stored[i]}
+		e := event{What: "ready", ID: it.job.ID, Format: it.format, Time: now, Stored: &stored[i], Opened: it.opened}
 		if errs[i] != nil {
 			e.What, e.Error = "failed", withoutDirectories(errs[i].Error())
 		} else {
@@ -573,7 +642,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 	defer s.mu.Unlock()
 	for i, it := range items {
 		j, r := it.job, it.result
-		r.state = ready
+		r.state, r.opened = ready, it.opened
 		if errs[i] != nil {
 			s.o.Log.Warn("a search failed", "id", j.ID, "error", errs[i])
 			r.state, r.err = failed, withoutDirectories(errs[i].Error())

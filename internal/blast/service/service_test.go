@@ -491,7 +491,7 @@ func TestOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/app.js", "/api.js", "/report.js", "/premix.css", "/style.css", "/icon.svg"} {
+	for _, path := range []string{"/", "/searches", "/app.js", "/premix.css", "/style.css", "/icon.svg"} {
 		if status, text, header := w.ask("GET", path, nil); status != 200 || text == "" || !strings.Contains(header.Get("Content-Security-Policy"), "default-src 'self'") {
 			t.Errorf("%s: %d", path, status)
 		}

@@ -116,6 +116,16 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer n.holdings.Close()
+	if err := n.holdings.SetDrop(o.Drop); err != nil {
+		return err
+	}
+	removed, err := database.SweepHoldings(o.RAM)
+	for _, dir := range removed {
+		n.o.Log("removed " + dir + ", which a node that was killed has left")
+	}
+	if err != nil {
+		n.o.Log(err.Error()) // this node works without the memory
+	}
 	if err := n.readPlacements(); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,17 +15,20 @@ import (
 
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/lock"
+	"premix/internal/kit/owner"
 )
 
 // Holdings are the fragments that a node of a cluster has in memory. One process has them at
 // a time. They are in a directory on a tmpfs:
 //
 //	lock                 flock(2), exclusive
+//	drop                 the fragments are not to outlive the process
 //	NAME-ID/database.json  the description
 //	NAME-ID/data/        the files of the fragments that are here
 //	NAME-ID/alias/NNN.nal  the alias of a fragment, written once its files are complete
 //
-// So a process that was killed finds the fragments of before, and no part of one.
+// So a process finds the fragments of one that was killed before. It checks the sizes of their
+// files, and removes what is not part of a complete fragment.
 type Holdings struct {
 	dir  string
 	held *os.File
@@ -70,9 +74,91 @@ func OpenHoldings(dir string) (*Holdings, error) {
 			}
 			continue
 		}
-		h.list[e.Name()] = newHolding(at, name, desc)
+		x := newHolding(at, name, desc)
+		if err := x.adopt(); err != nil {
+			return nil, errors.Join(accessError(at, err), f.Close())
+		}
+		h.list[e.Name()] = x
 	}
 	return h, err
+}
+
+// dropMark is the name of the mark of holdings that are not to outlive their process.
+const dropMark = "drop"
+
+// SetDrop sets whether other nodes of the user may remove the fragments once the process has
+// ended, see [SweepHoldings].
+func (h *Holdings) SetDrop(drop bool) error {
+	path := filepath.Join(h.dir, dropMark)
+	if drop {
+		return accessError(h.dir, os.WriteFile(path, nil, 0o600))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return accessError(h.dir, err)
+	}
+	return nil
+}
+
+// SweepHoldings removes the fragments that killed nodes of this user were to drop, and returns
+// the directories that it removed. They are those beside dir, in /dev/shm. It skips a directory
+// that it cannot lock: its node runs.
+func SweepHoldings(dir string) (removed []string, err error) {
+	beside, err := filepath.Glob(filepath.Join(filepath.Dir(dir), fmt.Sprintf("premix-blast-%d-*-node", os.Geteuid())))
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range beside {
+		if other == dir || owner.Private(other) != nil || !exists(filepath.Join(other, dropMark)) {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(other, "lock"), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue // a node is beginning there, or another one has removed it
+		}
+		if lock.Try(f, lock.Exclusive) == nil {
+			if err := os.RemoveAll(other); err != nil {
+				return removed, errors.Join(accessError(other, err), f.Close())
+			}
+			removed = append(removed, other)
+		}
+		if err := f.Close(); err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// adopt prepares the holding of a process that has ended. A fragment whose files do not have
+// their sizes does not count, and files that belong to no complete fragment are removed: the
+// process was killed while it loaded or dropped them.
+func (x *Holding) adopt() error {
+	data := filepath.Join(x.dir, "data")
+	needed := map[string]bool{}
+	for _, i := range x.Fragments() {
+		files := x.Desc.FilesOf(i)
+		if slices.ContainsFunc(files, func(f DataFile) bool {
+			st, err := os.Lstat(filepath.Join(data, f.Name))
+			return err != nil || !st.Mode().IsRegular() || st.Size() != f.Size
+		}) {
+			if err := os.Remove(x.alias(i) + "." + x.Desc.Type.letter() + "al"); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, f := range files {
+			needed[f.Name] = true
+		}
+	}
+	entries, err := os.ReadDir(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.Mkdir(data, 0o755)
+	}
+	for _, e := range entries {
+		if !needed[e.Name()] {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(data, e.Name())))
+		}
+	}
+	return err
 }
 
 func descID(d *Description) string {

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -124,5 +125,90 @@ func TestHolding(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "db-0123")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after the removal: %v", err)
+	}
+}
+
+// What a killed process leaves of unfinished fragments is removed, and a fragment with a file of
+// another size does not count.
+func TestAdopt(t *testing.T) {
+	dir, h, x := holdingOf(t)
+	for i := range 3 {
+		if err := x.Load(t.Context(), i, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(dir, "db-0123")
+	for _, err := range []error{
+		os.Truncate(filepath.Join(at, "data/v1.nsq"), 9),
+		os.Remove(filepath.Join(at, "alias/002.nal")), // it was being dropped
+		os.WriteFile(filepath.Join(at, "data/.v0.nsq-torn"), []byte("torn"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := OpenHoldings(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	x = h.Get("db", "0123")
+	if got := x.Fragments(); !slices.Equal(got, []int{0}) || x.Bytes() != 15 {
+		t.Errorf("fragments %v of %d bytes", got, x.Bytes())
+	}
+	entries, err := os.ReadDir(filepath.Join(at, "data"))
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	for i := range 3 {
+		if err := x.Load(t.Context(), i, content); err != nil || !x.Has(i) {
+			t.Errorf("fragment %d is not loaded again: %v", i, err)
+		}
+	}
+}
+
+// A node removes the fragments that a killed node was to drop, and only these.
+func TestSweepHoldings(t *testing.T) {
+	shm, err := os.MkdirTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Skipf("there is no tmpfs to write to: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(shm) })
+	name := func(home string) string {
+		return filepath.Join(shm, fmt.Sprintf("premix-blast-%d-%s-node", os.Geteuid(), home))
+	}
+	begin := func(home string, drop bool) *Holdings {
+		h, err := OpenHoldings(name(home))
+		if err == nil {
+			err = h.SetDrop(drop)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	running := begin("running", true)
+	defer running.Close()
+	for home, drop := range map[string]bool{"killed": true, "kept": false, "changed": true} {
+		if err := begin(home, drop).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := begin("changed", false).Close(); err != nil {
+		t.Fatal(err)
+	}
+	own := begin("own", true)
+	defer own.Close()
+	removed, err := SweepHoldings(name("own"))
+	if err != nil || !slices.Equal(removed, []string{name("killed")}) {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	for home, there := range map[string]bool{"running": true, "kept": true, "changed": true, "own": true, "killed": false} {
+		if _, err := os.Stat(name(home)); (err == nil) != there {
+			t.Errorf("%s: %v", home, err)
+		}
 	}
 }

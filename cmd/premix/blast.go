@@ -26,6 +26,6 @@ func (a *app) blastDB() *cobra.Command {
 		Use:   "db",
 		Short: "Make and manage BLAST databases",
 	})
-	cmd.AddCommand(a.blastDBAdd(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
+	cmd.AddCommand(a.blastDBAdd(), a.blastDBUpdate(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
 	return cmd
 }

@@ -29,6 +29,7 @@ type builder struct {
 	data    string // directory of the copy
 	scratch string
 	desc    Description
+	kept    map[string]DataFile // files of the former version, by name; see Update
 }
 
 // mark is an offset before a header, where a file of sequences can be cut.
@@ -157,11 +158,10 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 			end = cuts[i+1]
 		}
 		p := Range{First: c.sequences, Sequences: end.sequences - c.sequences, Letters: end.letters - c.letters}
-		if err := b.format(ctx, i, io.LimitReader(&countingReader{ctx: ctx, r: r}, end.offset-c.offset), &p); err != nil {
+		if err := b.format(ctx, fmt.Sprintf("%s.%03d", o.Name, i), io.LimitReader(&countingReader{ctx: ctx, r: r}, end.offset-c.offset), &p); err != nil {
 			return err
 		}
 		b.desc.Fragments = append(b.desc.Fragments, p)
-		o.Progress.Formatted.Add(1)
 	}
 	after, err := os.Stat(path)
 	if err != nil {
@@ -171,17 +171,66 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		return &Error{Kind: Failed, Message: path + " changed while it was read", HintText: "run the same command again: it starts from the beginning"}
 	}
 	b.desc.Type, b.desc.Version, b.desc.ParsedIDs = o.Type, o.Version, o.ParseIDs
-	b.desc.Title, b.desc.Masks = o.Title, o.Masks
+	b.desc.Title, b.desc.Masks, b.desc.Taxonomy = o.Title, o.Masks, o.TaxID != 0 || o.TaxIDMap != ""
 	if b.desc.Date.IsZero() {
 		b.desc.Date = before.ModTime().UTC().Truncate(time.Minute)
 	}
 	return nil
 }
 
-// format runs makeblastdb for one fragment and stores the names of its volumes in p.
-func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Range) error {
+// format runs makeblastdb for one fragment, whose volumes begin with base, and stores their
+// names and the digests in p.
+func (b *builder) format(ctx context.Context, base string, in io.Reader, p *Range) error {
 	o := b.o
-	base := fmt.Sprintf("%s.%03d", o.Name, i)
+	in, digests, err := b.digested(in)
+	if err != nil {
+		return err
+	}
+	if err := b.makeblastdb(ctx, base, in, p); err != nil {
+		_, _, _ = digests() // the error of makeblastdb is the one to know
+		return err
+	}
+	p.Sum, p.Head, err = digests()
+	if err == nil && o.Progress != nil {
+		o.Progress.Formatted.Add(1)
+	}
+	return err
+}
+
+// digested returns a reader of the same FASTA, and a function that returns the digests of the
+// sequences that were read.
+func (b *builder) digested(in io.Reader) (io.Reader, func() (sum, head string, err error), error) {
+	settings, err := b.settings()
+	if err != nil {
+		return nil, nil, err
+	}
+	alphabet := fasta.Nucleotides
+	if b.o.Type == Prot {
+		alphabet = fasta.AminoAcids
+	}
+	read, write := io.Pipe()
+	h, head := newFragmentSum(settings), ""
+	done := make(chan error, 1)
+	go func() {
+		_, err := fasta.Check(read, b.o.Source, fasta.Options{Alphabet: alphabet, Duplicates: true, Sums: true}, func(s fasta.Sequence) error {
+			if head == "" {
+				head = hex.EncodeToString(s.Sum[:])
+			}
+			h.add(s.Sum)
+			return nil
+		})
+		read.CloseWithError(err)
+		done <- err
+	}()
+	return io.TeeReader(in, write), func() (string, string, error) {
+		err := errors.Join(write.Close(), <-done)
+		return h.sum(), head, err
+	}, nil
+}
+
+// makeblastdb runs makeblastdb for one fragment.
+func (b *builder) makeblastdb(ctx context.Context, base string, in io.Reader, p *Range) error {
+	o := b.o
 	args := []string{"-dbtype", string(o.Type), "-title", o.Title, "-out", base, "-blastdb_version", strconv.Itoa(o.Version), "-max_file_sz", "3GB", "-logfile", filepath.Join(b.scratch, "log")}
 	if o.ParseIDs {
 		args = append(args, "-parse_seqids")
@@ -299,6 +348,10 @@ func (b *builder) describe(ctx context.Context) (*Description, error) {
 	}
 	for _, name := range names {
 		path := filepath.Join(b.data, name)
+		if f, ok := b.kept[name]; ok {
+			d.Files = append(d.Files, f)
+			continue
+		}
 		sum, size, err := sumFile(ctx, path)
 		if err != nil {
 			return nil, err

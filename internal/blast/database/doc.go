@@ -25,6 +25,7 @@
 //	NAME/change         flock(2): held to change the record or the copy in memory
 //	NAME/alias/         aliases of the local copy: whole.nal, 000.nal, 001.nal, ... (.pal)
 //	NAME/data/          the local copy, unless it is in another place, for example a mounted tree
+//	NAME/data-ID/, NAME/alias-ID/   the same after an [Update]
 //	.new-*/             an unfinished database; the process that makes it holds its lock
 //
 // In the local copy, which is published as a tree and does not contain paths:

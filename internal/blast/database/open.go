@@ -125,7 +125,7 @@ func open(home, name string) (*Database, error) {
 		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, Masks: desc.Masks,
 		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID,
 	}
-	aliases := filepath.Join(home, name, "alias")
+	aliases := aliasDir(home, name, r.Data)
 	ram, held, err := enter(home, name, desc.ID)
 	if err != nil {
 		return nil, err
@@ -146,6 +146,16 @@ func open(home, name string) (*Database, error) {
 		d.Fragments = append(d.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
 	}
 	return d, nil
+}
+
+// aliasDir returns the directory of the aliases of a local copy. A copy that [Update] made has
+// its own, as searches may still use the former ones.
+func aliasDir(home, name, data string) string {
+	version := ""
+	if filepath.Dir(data) == filepath.Join(home, name) {
+		version = strings.TrimPrefix(filepath.Base(data), "data")
+	}
+	return filepath.Join(home, name, "alias"+version)
 }
 
 // Close releases the database.

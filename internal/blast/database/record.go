@@ -43,6 +43,7 @@ type Description struct {
 	Date      time.Time  `json:"date"`
 	Masks     []string   `json:"masks,omitempty"`
 	Profiles  Profiles   `json:"profiles,omitempty"` // "": these are sequences only
+	Taxonomy  bool       `json:"taxonomy,omitempty"` // taxonomy ids were given when it was made
 	Sequences int64      `json:"sequences"`
 	Letters   int64      `json:"letters"`
 	Fragments []Range    `json:"fragments"`
@@ -55,6 +56,11 @@ type Range struct {
 	First     int64    `json:"first"` // OID of its first sequence in the whole
 	Sequences int64    `json:"sequences"`
 	Letters   int64    `json:"letters"`
+
+	// Digests of the sequences and settings of which makeblastdb made the volumes, and of the
+	// first sequence alone, for [Update]; "" for other volumes.
+	Sum  string `json:"sum,omitempty"`
+	Head string `json:"head,omitempty"`
 }
 
 // DataFile is a file of a database.

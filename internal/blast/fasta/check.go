@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/zeebo/blake3"
+
 	"premix/internal/kit/problem"
 )
 
@@ -35,6 +37,7 @@ type Options struct {
 	Headless     bool  // letters may come before the first header, as in a pasted query
 	MaxSequences int64 // more sequences are a [LimitError]
 	MaxLetters   int64 // the same for the letters of all sequences
+	Sums         bool  // compute the digest of each sequence
 }
 
 // Sequence describes one sequence.
@@ -43,6 +46,10 @@ type Sequence struct {
 	Line    int64 // of its header, from 1
 	ID      []byte
 	Letters int64
+
+	// Sum is a digest of its header and its letters, wherever lines of letters are broken; only
+	// with Options.Sums.
+	Sum [16]byte
 }
 
 // Summary describes all sequences of a stream.
@@ -119,12 +126,17 @@ type checker struct {
 	seeds  [2]maphash.Seed
 	ids    ids
 	found  Problems
+	hash   *blake3.Hasher // of the current sequence; nil: not needed
+	headed bool           // its header has been hashed
 }
 
 // Check reads a stream to its end and calls each for every sequence, in order. The argument
 // is valid during the call. Mistakes are returned as [Problems], which call the input file.
 func Check(r io.Reader, file string, o Options, each func(Sequence) error) (Summary, error) {
 	c := &checker{o: o, file: file, each: each, class: &classes[o.Alphabet], line: 1, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	if o.Sums {
+		c.hash = blake3.New()
+	}
 	err := c.read(r)
 	if errors.Is(err, errEnough) {
 		err = nil
@@ -227,6 +239,10 @@ func (c *checker) piece(b []byte) error {
 // begin begins a sequence.
 func (c *checker) begin(offset int64) {
 	c.kind, c.began, c.idDone = headerLine, true, false
+	if c.hash != nil {
+		c.hash.Reset()
+		c.headed = false
+	}
 	c.now = Sequence{Offset: offset, Line: c.line, ID: c.now.ID[:0]}
 }
 
@@ -244,8 +260,18 @@ func (c *checker) letters(offset int64) error {
 	return c.problem(c.line, "write a line that begins with > and the id before each sequence", "the first sequence has no header")
 }
 
+// digest adds bytes of a line to the digest of the sequence, without carriage returns.
+func (c *checker) digest(b []byte) {
+	for c.hash != nil && len(b) > 0 {
+		part, rest, _ := bytes.Cut(b, []byte("\r"))
+		_, _ = c.hash.Write(part) // it never fails
+		b = rest
+	}
+}
+
 // header checks a part of a header.
 func (c *checker) header(b []byte) {
+	c.digest(b)
 	if c.idDone {
 		return
 	}
@@ -260,6 +286,11 @@ func (c *checker) header(b []byte) {
 
 // sequence checks a part of a line of letters.
 func (c *checker) sequence(b []byte) error {
+	if c.hash != nil && !c.headed {
+		c.headed = true
+		_, _ = c.hash.Write([]byte{'\n'})
+	}
+	c.digest(b)
 	var all byte
 	t := c.class
 	i := 0
@@ -315,6 +346,11 @@ func (c *checker) end() error {
 	}
 	s := c.now
 	c.began = false
+	if c.hash != nil {
+		var sum [32]byte
+		c.hash.Sum(sum[:0])
+		s.Sum = [16]byte(sum[:16])
+	}
 	if s.Letters == 0 {
 		if err := c.problem(s.Line, "take the header away, or give it its letters", "the sequence %q is empty", s.ID); err != nil {
 			return err

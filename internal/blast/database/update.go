@@ -164,19 +164,19 @@ type matcher struct {
 	old      *Description
 	settings string
 	heads    map[string][]int
-	active   []*attempt
+	active   []*candidate
 	found    []match
 }
 
-// attempt compares the sequences from start on with a former fragment.
-type attempt struct {
+// candidate compares the sequences from start on with a former fragment.
+type candidate struct {
 	fragment int
 	start    mark
 	sum      *fragmentSum
 }
 
-// mostAttempts bounds the work for a file that repeats the first sequence of a fragment.
-const mostAttempts = 64
+// mostCandidates bounds the work for a file that repeats the first sequence of a fragment.
+const mostCandidates = 64
 
 func newMatcher(old *Description, settings string) *matcher {
 	m := &matcher{old: old, settings: settings, heads: map[string][]int{}}
@@ -189,11 +189,11 @@ func newMatcher(old *Description, settings string) *matcher {
 // add adds a sequence that lies between two places.
 func (m *matcher) add(sum [16]byte, from, to mark) {
 	for _, i := range m.heads[hex.EncodeToString(sum[:])] {
-		if len(m.active) < mostAttempts {
-			m.active = append(m.active, &attempt{i, from, newFragmentSum(m.settings)})
+		if len(m.active) < mostCandidates {
+			m.active = append(m.active, &candidate{i, from, newFragmentSum(m.settings)})
 		}
 	}
-	m.active = slices.DeleteFunc(m.active, func(a *attempt) bool {
+	m.active = slices.DeleteFunc(m.active, func(a *candidate) bool {
 		a.sum.add(sum)
 		f := m.old.Fragments[a.fragment]
 		if a.sum.sequences < f.Sequences {
@@ -207,7 +207,7 @@ func (m *matcher) add(sum [16]byte, from, to mark) {
 }
 
 // follows reports whether a fragment can be kept after those that were found.
-func (m *matcher) follows(a *attempt) bool {
+func (m *matcher) follows(a *candidate) bool {
 	if len(m.found) == 0 {
 		return true
 	}

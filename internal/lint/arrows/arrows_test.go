@@ -349,7 +349,7 @@ var layers = map[string]layer{
 	"blast/archive": {},
 	"blast/fasta": {
 		imports: []string{"kit/problem"},
-		modules: []string{"github.com/klauspost/compress"},
+		modules: []string{"github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"cvmfs": {
 		imports: []string{"kit/beneath", "kit/exit", "kit/lock", "lazyfs/fuse", "store/cache"},

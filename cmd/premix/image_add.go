@@ -48,8 +48,9 @@ func (a *app) imageAdd(o *storeFlags) *cobra.Command {
 
 Layers become trees of their own, unpacked as containerd unpacks them; those that the
 store has are not unpacked again. All digests are verified before a tag changes.
-Credentials for registries come from docker login. A root from a repository is verified as
-by premix store import, whose flags it takes; like any root it has no configuration.`,
+Credentials for registries come from docker login or podman login. A root from a
+repository is verified as by premix store import, whose flags it takes; like any root it
+has no configuration.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil

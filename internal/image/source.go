@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"premix/internal/kit/login"
 	"premix/internal/store/tree"
 )
 
@@ -403,9 +404,9 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 	if err != nil {
 		return nil, &Error{Kind: Usage, Reason: err.Error(), HintText: sourceHint, Err: err}
 	}
-	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
+	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(login.Keychain{}), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
 	if err != nil {
-		err = RemoteError(ctx, ref.String(), err)
+		err = RemoteError(ctx, ref.Context(), ref.String(), err)
 		var known *Error
 		if errors.As(err, &known) && known.Kind == Unreachable && !strings.Contains(where, ":") {
 			known.HintText += "; a source in a directory is written with ./ or dir:"
@@ -414,11 +415,11 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 	}
 	im, err := desc.Image()
 	if err != nil {
-		return nil, RemoteError(ctx, ref.String(), err)
+		return nil, RemoteError(ctx, ref.Context(), ref.String(), err)
 	}
 	digest, err := im.Digest()
 	if err != nil {
-		return nil, RemoteError(ctx, ref.String(), err)
+		return nil, RemoteError(ctx, ref.Context(), ref.String(), err)
 	}
 	s, err := fromImage(im, digest)
 	if err != nil {
@@ -426,7 +427,7 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 		if errors.As(err, &known) {
 			return nil, err
 		}
-		return nil, RemoteError(ctx, ref.String(), err)
+		return nil, RemoteError(ctx, ref.Context(), ref.String(), err)
 	}
 	s.far = true
 	for i := range s.layers {
@@ -434,7 +435,7 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 		s.layers[i].open = func() (io.ReadCloser, error) {
 			r, err := open()
 			if err != nil {
-				return nil, RemoteError(ctx, ref.String(), err)
+				return nil, RemoteError(ctx, ref.Context(), ref.String(), err)
 			}
 			return r, nil
 		}
@@ -456,18 +457,22 @@ func ownName(tag name.Tag) string {
 	return familiar(strings.ReplaceAll(registry, ":", "_") + host)
 }
 
-// RemoteError converts an error of a request to a registry.
-func RemoteError(ctx context.Context, what string, err error) error {
+// RemoteError converts an error of a request to a registry, about a repository or a
+// registry.
+func RemoteError(ctx context.Context, about authn.Resource, what string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", what, err), Err: err,
 		HintText: "check that the registry can be reached"}
+	var file *login.Error
 	var answer *transport.Error
-	if errors.As(err, &answer) {
+	if errors.As(err, &file) {
+		e.Kind, e.HintText = Usage, file.Hint()
+	} else if errors.As(err, &answer) {
 		switch {
 		case answer.StatusCode == 401 || answer.StatusCode == 403:
-			e.HintText = "log in as for docker: credentials are taken from ~/.docker/config.json"
+			e.refused(about, what)
 		case answer.StatusCode == 429:
 			e.HintText = "the registry limits requests: log in, or wait"
 		case answer.StatusCode == 404:
@@ -475,6 +480,25 @@ func RemoteError(ctx context.Context, what string, err error) error {
 		}
 	}
 	return e
+}
+
+// refused describes the answer of a registry that refuses the credentials, or asks for
+// some. It does not keep the library's error, in whose text a registry may have repeated
+// the secret.
+func (e *Error) refused(about authn.Resource, what string) {
+	host := about.RegistryStr()
+	found, err := login.Keychain{}.Find(about)
+	if err != nil {
+		return // the library would have failed with this error
+	}
+	if found == nil {
+		e.Reason = fmt.Sprintf("%s: the registry %s refuses access without credentials: %v", what, host, e.Err)
+		e.HintText = "log in as for docker or podman: docker login " + host + "; credentials are looked for in " + strings.Join(login.Files(), ", ")
+		return
+	}
+	e.Reason = found.Redact(fmt.Sprintf("%s: the registry %s refuses %s: %v", what, host, found, e.Err))
+	e.Err = nil
+	e.HintText = "log in again with docker login " + host + ", or correct " + found.Place + "; also check the name of the image"
 }
 
 // parsePlatform parses OS/ARCHITECTURE[/VARIANT]; "" means this machine's.

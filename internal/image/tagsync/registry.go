@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"premix/internal/image"
+	"premix/internal/kit/login"
 )
 
 // registries asks registries during one round. Credentials are read again for each
@@ -39,7 +40,7 @@ func newRegistries(now func() time.Time, base http.RoundTripper) (*registries, e
 		base = remote.DefaultTransport
 	}
 	var err error
-	r.puller, err = remote.NewPuller(remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("premix"),
+	r.puller, err = remote.NewPuller(remote.WithAuthFromKeychain(login.Keychain{}), remote.WithUserAgent("premix"),
 		remote.WithTransport(&listening{base, r}),
 		// One more try at once, for connections that were just closed; further tries
 		// follow the round's own back-off.
@@ -85,12 +86,13 @@ func (r *registries) patience(registry string) time.Time {
 // ask calls question, which asks a registry, unless the registry is not to be asked in
 // this round. The error names the item that was asked for here, even if the registry
 // failed for another one.
-func (r *registries) ask(ctx context.Context, registry, what string, question func() error) error {
+func (r *registries) ask(ctx context.Context, about authn.Resource, what string, question func() error) error {
+	registry := about.RegistryStr()
 	r.mu.Lock()
 	cause := r.silent[registry]
 	r.mu.Unlock()
 	if cause != nil {
-		return image.RemoteError(ctx, what, cause)
+		return image.RemoteError(ctx, about, what, cause)
 	}
 	if cause = question(); cause == nil {
 		return nil
@@ -100,7 +102,7 @@ func (r *registries) ask(ctx context.Context, registry, what string, question fu
 		r.silent[registry] = cause
 		r.mu.Unlock()
 	}
-	return image.RemoteError(ctx, what, cause)
+	return image.RemoteError(ctx, about, what, cause)
 }
 
 // leaveAlone reports whether an error concerns the registry as a whole.
@@ -139,7 +141,7 @@ func (r *registries) names(ctx context.Context, registry string) (list []string,
 	if err != nil {
 		return nil, err
 	}
-	err = r.ask(ctx, registry, "the catalog of "+registry, func() error {
+	err = r.ask(ctx, reg, "the catalog of "+registry, func() error {
 		list, err = r.puller.Catalog(ctx, reg)
 		return err
 	})
@@ -156,7 +158,7 @@ func (r *registries) tags(ctx context.Context, registry, path string) (list []st
 	if err != nil {
 		return nil, err
 	}
-	err = r.ask(ctx, registry, "the tags of "+repo.String(), func() error {
+	err = r.ask(ctx, repo, "the tags of "+repo.String(), func() error {
 		list, err = r.puller.List(ctx, repo)
 		return err
 	})
@@ -173,7 +175,7 @@ func (r *registries) digest(ctx context.Context, registry, path, tag string) (di
 		return "", err
 	}
 	ref := repo.Tag(tag)
-	err = r.ask(ctx, registry, ref.String(), func() error {
+	err = r.ask(ctx, repo, ref.String(), func() error {
 		desc, err := r.puller.Head(ctx, ref)
 		if err == nil {
 			digest = desc.Digest.String()

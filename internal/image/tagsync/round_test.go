@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+
 	"premix/internal/image"
 	"premix/internal/store"
 	"premix/internal/store/tree"
@@ -561,10 +563,14 @@ func TestSilentRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	host, err := name.NewRegistry("host")
+	if err != nil {
+		t.Fatal(err)
+	}
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	asked := 0
 	for _, what := range []string{"host/a/x:1", "host/a/y:1"} {
-		err := r.ask(t.Context(), "host", what, func() error {
+		err := r.ask(t.Context(), host, what, func() error {
 			asked++
 			return refused
 		})

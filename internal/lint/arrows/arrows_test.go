@@ -145,7 +145,7 @@ var layers = map[string]layer{
 		imports: []string{"recipe", "hotstart", "testkit/netrelay"},
 	},
 	"image": {
-		imports: []string{"image/layer", "store", "store/erofs", "store/tree", "store/object"},
+		imports: []string{"kit/login", "image/layer", "store", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"},
 	},
 	"image/bundle": {
@@ -153,7 +153,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/google/go-containerregistry", "github.com/moby/profiles", "github.com/opencontainers/runtime-spec", "golang.org/x/sys", "golang.org/x/term"},
 	},
 	"image/tagsync": {
-		imports: []string{"kit/beneath", "kit/problem", "image", "store", "store/tree", "store/object", "kit/owner"},
+		imports: []string{"kit/beneath", "kit/login", "kit/problem", "image", "store", "store/tree", "store/object", "kit/owner"},
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
@@ -180,7 +180,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"store/origin": {
-		imports: []string{"kit/owner", "store/tree", "store/object"},
+		imports: []string{"kit/login", "kit/owner", "store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry"},
 	},
 	"store/chunker": {
@@ -451,6 +451,9 @@ var layers = map[string]layer{
 	"kit/hostlist": {},
 	"kit/lines": {
 		modules: []string{"golang.org/x/sys"},
+	},
+	"kit/login": {
+		modules: []string{"github.com/docker/cli", "github.com/docker/docker-credential-helpers", "github.com/google/go-containerregistry"},
 	},
 	"kit/lock": {
 		modules: []string{"golang.org/x/sys"},

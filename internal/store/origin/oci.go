@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"premix/internal/kit/login"
 	"premix/internal/store/object"
 	"premix/internal/store/tree"
 )
@@ -117,7 +118,7 @@ func (c *OCI) authenticator() (authn.Authenticator, error) {
 	if c.auth != nil {
 		return c.auth, nil
 	}
-	return authn.DefaultKeychain.Resolve(c.repo)
+	return login.Keychain{}.Resolve(c.repo)
 }
 
 // login authenticates a route's client; it is called once for a route.

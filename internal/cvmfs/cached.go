@@ -19,21 +19,8 @@ import (
 
 // cached fetches objects into the node's cache.
 type cached struct {
-	ctx     context.Context // ends with the mount
-	f       *fetcher
-	objects *cache.Objects
-
-	mu      sync.Mutex
-	flights map[string]*flight
-	pending sync.WaitGroup
-}
-
-// flight is the fetch of an object, shared by all that wait for it.
-type flight struct {
-	done    chan struct{}
-	x       *cache.Object
-	err     error
-	waiting int
+	getter *cache.Getter
+	f      *fetcher
 }
 
 // wantedObject names an object, and its form.
@@ -55,102 +42,17 @@ func (w *wantedObject) name() string {
 
 // get returns a verified object. The caller closes it.
 func (c *cached) get(ctx context.Context, w wantedObject) (*cache.Object, error) {
-	name := w.name()
-	if x := c.objects.Open(name); x != nil {
-		return x, nil
-	}
-	c.mu.Lock()
-	f := c.flights[name]
-	if f == nil {
-		if c.ctx.Err() != nil {
-			c.mu.Unlock()
-			return nil, context.Canceled
-		}
-		f = &flight{done: make(chan struct{})}
-		c.flights[name] = f
-		c.pending.Go(func() { c.fly(f, w) })
-	}
-	f.waiting++
-	c.mu.Unlock()
-	var err error
-	select {
-	case <-f.done:
-		err = f.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f.waiting--
-	var x *cache.Object
-	if err == nil {
-		x = f.x.Dup()
-	}
-	c.landLocked(f)
-	return x, err
+	return c.getter.Get(ctx, c.wanted(w))
 }
 
-// landLocked closes the object of a flight that has ended and has no waiters.
-func (c *cached) landLocked(f *flight) {
-	select {
-	case <-f.done:
-		if f.waiting == 0 && f.x != nil {
-			f.x.Close()
-			f.x = nil
-		}
-	default:
-	}
-}
-
-func (c *cached) fly(f *flight, w wantedObject) {
-	x, err := c.fetch(w)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f.x, f.err = x, err
-	delete(c.flights, w.name())
-	close(f.done)
-	c.landLocked(f)
-}
-
-// fetch fetches an object, into memory if the disk is full.
-func (c *cached) fetch(w wantedObject) (*cache.Object, error) {
-	for _, memory := range []bool{false, true} {
-		x, err := c.fetchInto(w, memory)
-		if err == nil || memory || !cache.Full(err) {
-			return x, err
-		}
-	}
-	return nil, nil // not reached
-}
-
-func (c *cached) fetchInto(w wantedObject, memory bool) (*cache.Object, error) {
-	d, err := c.objects.Draft(w.size, memory)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Drop()
-	n, err := c.f.object(c.ctx, w.hash, w.kind, w.plain, min(w.most, d.Most()), d.File, 0)
-	if err != nil {
-		return nil, err
-	}
-	return d.Keep(w.name(), n)
+func (c *cached) wanted(w wantedObject) cache.Wanted {
+	return cache.Wanted{Name: w.name(), Size: w.size, Fetch: func(ctx context.Context, d *cache.Draft) (int64, error) {
+		return c.f.object(ctx, w.hash, w.kind, w.plain, min(w.most, d.Most()), d.File, 0)
+	}}
 }
 
 // ahead fetches an object without waiting for it.
-func (c *cached) ahead(w wantedObject) {
-	name := w.name()
-	if c.objects.Has(name) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.flights[name] != nil || len(c.flights) >= parallel || c.ctx.Err() != nil {
-		return
-	}
-	f := &flight{done: make(chan struct{})}
-	c.flights[name] = f
-	c.pending.Go(func() { c.fly(f, w) })
-}
+func (c *cached) ahead(w wantedObject) { c.getter.Ahead(c.wanted(w), parallel) }
 
 // catalogFiles shows objects of caches to SQLite, which reads each page of a catalog
 // through the sums of the cache.

@@ -95,7 +95,7 @@ func OpenLive(ctx context.Context, o LiveOptions) (*Live, error) {
 	l := &Live{o: o, r: r, keys: keys, dirs: newLRU[uint64, string](dirsKept), files: newLRU[uint64, *openFile](filesKept)}
 	l.shelf.open = map[int]*shelved{}
 	l.ctx, l.end = context.WithCancel(context.Background())
-	l.cached = &cached{ctx: l.ctx, f: r.f, objects: o.Objects, flights: map[string]*flight{}}
+	l.cached = &cached{getter: o.Objects.Getter(l.ctx), f: r.f}
 	if l.numbers, err = openNumbers(o.Numbers); err != nil {
 		return nil, err
 	}
@@ -316,7 +316,7 @@ func (l *Live) Manifest() Manifest { return l.now.Load().manifest }
 func (l *Live) Close() error {
 	l.end()
 	l.pending.Wait()
-	l.cached.pending.Wait()
+	l.cached.getter.Wait()
 	l.shelf.close()
 	return errors.Join(l.r.Close(), l.numbers.close())
 }

@@ -104,9 +104,12 @@ type MountRequest struct {
 	// means the node's own directory. See [Attach].
 	Within string `json:"within,omitempty"`
 	// CVMFS is the repository to be mounted instead of a tree, or nil. Ref is its URL then.
-	CVMFS   *Repository `json:"cvmfs,omitempty"`
-	Origins []string    `json:"origins,omitempty"` // in order of preference; none: the configured ones
-	Proxies []string    `json:"proxies,omitempty"`
+	CVMFS *Repository `json:"cvmfs,omitempty"`
+	// Layer is the layer of an image in a registry to be mounted instead of a tree, or nil.
+	// Ref is a name for it then.
+	Layer   *Layer   `json:"layer,omitempty"`
+	Origins []string `json:"origins,omitempty"` // in order of preference; none: the configured ones
+	Proxies []string `json:"proxies,omitempty"`
 	// Files, which are read again whenever the tree is mounted again.
 	KeyFile     string `json:"key_file,omitempty"`
 	Credentials string `json:"credentials,omitempty"` // see origin.ReadCredentials
@@ -151,7 +154,7 @@ type StopRequest struct {
 type Mounted struct {
 	ID      string         `json:"id"`
 	Ref     string         `json:"ref"`
-	Tree    object.Digest  `json:"tree,omitzero"` // absent for a repository
+	Tree    object.Digest  `json:"tree,omitzero"` // absent for a repository; of a layer in a registry, the digest of its description
 	Dir     string         `json:"dir"`
 	State   string         `json:"state"`            // "mounted", or "failed": it should be mounted
 	Backend lazyfs.Backend `json:"backend"`          // the one in use

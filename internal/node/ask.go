@@ -65,7 +65,7 @@ func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.CVMFS == nil && len(r.Origins)+len(c.Origins) == 0 {
+	if r.CVMFS == nil && r.Layer == nil && len(r.Origins)+len(c.Origins) == 0 {
 		return nil, usage("give --origin URL or --store DIR, or set origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
 	}
 	client, _, err := Start(ctx, c)

@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/store/object"
 	"premix/internal/store/tree"
+	"premix/internal/store/trust"
 )
 
 // attachedDir returns the directory of trees that are mounted without a directory
@@ -62,12 +63,20 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	if err := src.kept(ctx); err != nil {
 		return nil, err
 	}
+	// The tag was resolved to this tree: it may change before the mount.
+	return d.attachAt(ctx, r, tree.Ref{Name: ref.Name, Digest: digest}, src.bootstrap, note)
+}
+
+// attachAt mounts a tree, or a layer, by its digest.
+func (d *daemon) attachAt(ctx context.Context, r MountRequest, ref tree.Ref, bootstrap *trust.Bootstrap, note string) (*mount, error) {
+	digest := ref.Digest
 	r.Dir = filepath.Join(attachedDir(d.config.Dir), digest.String())
 	if r.Within != "" {
 		r.Dir = AttachedPath(r.Within, digest)
 	}
-	// The tag was resolved to this tree: it may change before the mount.
-	r.Ref = tree.Ref{Name: ref.Name, Digest: digest}.String()
+	if r.Layer == nil {
+		r.Ref = ref.String()
+	}
 	for {
 		if m := d.at(r.Dir); m != nil {
 			select {
@@ -98,7 +107,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 		if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 			return nil, dirError(d.config.Dir, err)
 		}
-		m, err := d.mountWith(ctx, r, src.bootstrap)
+		m, err := d.mountWith(ctx, r, bootstrap)
 		var e *Error
 		if errors.As(err, &e) && e.Kind == KindUsage && d.at(r.Dir) != nil {
 			continue // another request attached it at the same time

@@ -26,7 +26,7 @@ func (d *daemon) cacheStatus() CacheStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range d.mounts {
-		if m.entry.CVMFS != nil {
+		if m.entry.CVMFS != nil || m.entry.Layer != nil {
 			continue
 		}
 		t := m.entry.Tree.String()

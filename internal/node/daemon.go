@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/cvmfs"
+	"premix/internal/image/lazylayer"
 	"premix/internal/kit/mountinfo"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
@@ -41,6 +42,7 @@ type daemon struct {
 	reader  reader
 
 	premounts premounts
+	logins    logins
 
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
@@ -82,7 +84,7 @@ type mount struct {
 	recorded *recording // nil without --record
 }
 
-// base is one image or repository, mounted below the node's directory.
+// base is one image, layer or repository, mounted below the node's directory.
 type base struct {
 	name   string
 	digest object.Digest
@@ -91,16 +93,20 @@ type base struct {
 
 	work  sync.Mutex // held while it is made or removed
 	m     *lazyfs.Mount
-	img   *image      // nil for a repository
-	live  *cvmfs.Live // nil for a tree
-	users int         // under daemon.mu
+	img   *image           // of a tree, else nil
+	live  *cvmfs.Live      // of a repository, else nil
+	layer *lazylayer.Layer // of a registry, else nil
+	users int              // under daemon.mu
 	gone  bool
 }
 
-// close closes the image or the repository, after the last read.
+// close closes the image, the layer or the repository, after the last read.
 func (b *base) close() error {
-	if b.live != nil {
+	switch {
+	case b.live != nil:
 		return b.live.Close()
+	case b.layer != nil:
+		return b.layer.Close()
 	}
 	return b.img.Close()
 }
@@ -151,7 +157,9 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 func (d *daemon) mountWith(ctx context.Context, r MountRequest, bootstrap *trust.Bootstrap) (*mount, error) {
 	var ref tree.Ref
 	var err error
-	if r.CVMFS != nil {
+	if r.Layer != nil {
+		err = r.checkLayer()
+	} else if r.CVMFS != nil {
 		err = r.checkRepository()
 	} else if ref, err = tree.ParseRef(r.Ref); err != nil {
 		err = usage("write it as in refs/bacteria:2026", "%v", err)
@@ -161,6 +169,9 @@ func (d *daemon) mountWith(ctx context.Context, r MountRequest, bootstrap *trust
 	}
 	if here := mountNamespace(); r.Namespace != "" && here != "" && r.Namespace != here {
 		return nil, usage("run premix node stop, and mount again from here; or use a separate PREMIX_HOME in each namespace", "the node runs in another mount namespace: its mounts would not be visible here")
+	}
+	if r.Dir == "" && r.Layer != nil {
+		return d.attachLayer(ctx, r)
 	}
 	if r.Dir == "" {
 		return d.attach(ctx, r, ref)
@@ -240,6 +251,9 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, bootstrap *t
 	}
 	if m.entry.CVMFS != nil {
 		return d.makeRepository(ctx, m, false)
+	}
+	if m.entry.Layer != nil {
+		return d.makeLayer(ctx, m)
 	}
 	src, err := d.source(m.entry.MountRequest)
 	if err != nil {
@@ -689,6 +703,10 @@ func (d *daemon) again(m *mount) {
 func (d *daemon) makeAgain(ctx context.Context, m *mount) error {
 	if m.entry.CVMFS != nil {
 		return d.makeRepository(ctx, m, true)
+	}
+	if m.entry.Layer != nil {
+		d.logins.set(m.entry.Layer)
+		return d.makeLayer(ctx, m)
 	}
 	src, err := d.source(m.entry.MountRequest)
 	if err != nil {

@@ -131,9 +131,12 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	var src *source
 	var r *recording
 	var err error
-	if e.CVMFS != nil {
+	switch {
+	case e.CVMFS != nil:
 		r, err = d.reviveRepository(b, e, k)
-	} else {
+	case e.Layer != nil:
+		err = d.reviveLayer(b, e, k)
+	default:
 		src, r, err = d.reviveTree(b, e, k)
 	}
 	if err != nil {

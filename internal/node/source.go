@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"premix/internal/cvmfs"
+	"premix/internal/image/lazylayer"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
 	"premix/internal/store/object"
@@ -255,7 +256,10 @@ func kindOf(err error) Kind {
 		return false
 	}
 	var repository *cvmfs.Error
+	var layer *lazylayer.Error
 	switch {
+	case errors.As(err, &layer):
+		return map[lazylayer.Kind]Kind{lazylayer.Unsuitable: KindUnavailable, lazylayer.Unreachable: KindOrigin, lazylayer.Wrong: KindTrust}[layer.Kind]
 	case errors.As(err, &repository):
 		return map[cvmfs.Kind]Kind{cvmfs.Origin: KindOrigin, cvmfs.Trust: KindTrust, cvmfs.Cannot: KindUnavailable, cvmfs.Missing: KindUsage, cvmfs.Usage: KindUsage}[repository.Kind]
 	case is(new(*trust.NoTagError)):

@@ -67,6 +67,9 @@ func (m *Mounted) describeBase(b *base) error {
 	if b.live != nil {
 		return m.describeLive(b.live)
 	}
+	if b.layer != nil {
+		return m.describeLayer(b.layer)
+	}
 	if t := b.img.opened(); t != nil {
 		m.figures(t.Stats())
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,9 @@ func Files() []string {
 		}
 	}
 	home, _ := os.UserHomeDir() // without one there are no such files
+	if u, err := user.Current(); home == "" && err == nil {
+		home = u.HomeDir // a unit of systemd has no HOME
+	}
 	add(os.Getenv("REGISTRY_AUTH_FILE"))
 	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
 		add(dir, "config.json")

@@ -160,6 +160,10 @@ var layers = map[string]layer{
 		imports: []string{"kit/beneath", "kit/access", "image", "kit/bounded", "node", "lazyfs", "store/tree", "store/object", "kit/owner"},
 		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "google.golang.org/grpc", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"image/lazylayer": {
+		imports: []string{"image/layer", "store/cache", "store/erofs", "store/object"}, // the first for tests
+		modules: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"},
+	},
 	"image/layer": {
 		modules: []string{"golang.org/x/sys"},
 	},
@@ -199,8 +203,8 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/problem", "cvmfs", "lazyfs", "lazyfs/libraries", "store/cache", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
-		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
+		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/login", "kit/problem", "cvmfs", "image/lazylayer", "lazyfs", "lazyfs/libraries", "store/cache", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
+		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/google/go-containerregistry", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {
 		imports: []string{"lazyfs/fuse"},
@@ -487,12 +491,13 @@ var ground = []string{"kit/exit", "kit/hostlist", "kit/lines", "kit/lock", "kit/
 var testPackages = []string{"testkit/cvmfsrepo", "testkit/testtree", "testkit/browser", "testkit/faulty", "testkit/kubetest", "testkit/ports", "testkit/shortdir", "testkit/slurmtest", "kit/unmount", "testkit/workbench"}
 
 var testModules = []string{
-	"github.com/containerd/containerd",       // pkg/archive
-	"github.com/emersion/go-sasl",            // authentication of the next
-	"github.com/emersion/go-smtp",            // a mail server
-	"github.com/google/go-containerregistry", // registry
-	"github.com/hanwen/go-fuse",              // posixtest
-	"github.com/parquet-go/parquet-go",       // reads tables as other programs do
+	"github.com/containerd/containerd",         // pkg/archive
+	"github.com/containerd/stargz-snapshotter", // makes eStargz layers
+	"github.com/emersion/go-sasl",              // authentication of the next
+	"github.com/emersion/go-smtp",              // a mail server
+	"github.com/google/go-containerregistry",   // registry
+	"github.com/hanwen/go-fuse",                // posixtest
+	"github.com/parquet-go/parquet-go",         // reads tables as other programs do
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",

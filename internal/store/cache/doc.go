@@ -74,7 +74,7 @@
 //	Tree.imageMu        R: writing chunks, W: punching or replacing files
 //	flights.mu          flights and downloads
 //	image.accounting    disk usage of image files
-//	index.mu, volume.mu, Objects.mu (above volume.mu), expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
+//	Getter.mu (above Objects.mu), index.mu, volume.mu, Objects.mu (above volume.mu), expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
 //	Recorder.mu, slowest.mu  leaves: nothing is locked under them
 //
 // Only sharing blocks between two trees locks both image files at the same time, and it

@@ -135,12 +135,13 @@ func (a *adder) image(ctx context.Context, src *source, name tree.Ref) (*Added, 
 	if src.manifest != nil {
 		r.Manifest = sum(src.manifest)
 	}
+	var ids []string
+	for _, b := range src.layers {
+		ids = append(ids, b.diffID)
+	}
+	chains := ChainIDs(ids)
 	for i, b := range src.layers {
-		chain := b.diffID
-		if i > 0 {
-			chain = sum([]byte(r.Layers[i-1].ChainID + " " + b.diffID))
-		}
-		r.Layers[i] = Layer{DiffID: b.diffID, ChainID: chain, Digest: b.digest, Size: b.size, MediaType: b.mediaType}
+		r.Layers[i] = Layer{DiffID: b.diffID, ChainID: chains[i], Digest: b.digest, Size: b.size, MediaType: b.mediaType}
 	}
 	a.o.Progress.Layers.Store(int64(len(src.layers)))
 	unpacked := 0

@@ -2,6 +2,8 @@ package snapshotter
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,10 +17,14 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"premix/internal/image"
+	"premix/internal/image/lazylayer"
+	"premix/internal/kit/beneath"
 	"premix/internal/kit/mountinfo"
 	"premix/internal/node"
 	"premix/internal/store/object"
@@ -39,8 +45,11 @@ type layers struct {
 	request func(ref string) node.MountRequest
 	lookUp  time.Duration
 	record  string // directory for profiles; "" if none are recorded
-	log     *slog.Logger
-	wanted  func(context.Context) ([]object.Digest, error) // trees of all snapshots
+	// described has the descriptions of layers that are mounted from registries: a file
+	// with the name of the mount, and ".json".
+	described string
+	log       *slog.Logger
+	wanted    func(context.Context) ([]object.Digest, error) // trees of all snapshots
 
 	repair sync.Mutex // held while missing mounts are made again
 
@@ -133,7 +142,67 @@ func (l *layers) close() {
 	l.sweeps.Wait()
 }
 
+// describedLayer is the content of a file with a description.
+type describedLayer struct {
+	Image string                `json:"image"` // as in the request to pull it
+	Layer lazylayer.Description `json:"layer"`
+}
+
+func (l *layers) descriptionPath(d object.Digest) string {
+	return filepath.Join(l.described, filepath.Base(l.path(d))+".json")
+}
+
+// findLayer is find for a layer that is mounted from a registry.
+func (l *layers) findLayer(ctx context.Context, d *lazylayer.Description, img string, k authn.Keychain) (_ object.Digest, release func(), err error) {
+	l.mu.Lock()
+	l.finding++
+	l.mu.Unlock()
+	defer func() {
+		if err != nil {
+			l.found()
+		}
+	}()
+	content, err := json.Marshal(describedLayer{img, *d})
+	if err != nil {
+		return object.Digest{}, nil, err
+	}
+	id := d.ID()
+	if err := beneath.Replace(l.descriptionPath(id), 0o600, beneath.Durable, content); err != nil {
+		return object.Digest{}, nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, l.lookUp, errors.New("the registry has not answered in time"))
+	defer cancel()
+	if _, err := l.attachLayer(ctx, describedLayer{img, *d}, k); err != nil {
+		return object.Digest{}, nil, err
+	}
+	return id, l.found, nil
+}
+
+// attachLayer mounts a layer from a registry.
+func (l *layers) attachLayer(ctx context.Context, d describedLayer, k authn.Keychain) (*node.Mounted, error) {
+	r := node.MountRequest{ID: rand.Text(), Ref: d.Image, Within: l.dir, Layer: &node.Layer{Description: d.Layer}}
+	if repo, err := name.NewRepository(d.Layer.Repository); err == nil && k != nil {
+		if found, ok := k.(*credentials).find(repo); ok {
+			r.Layer.Credentials = &found
+		}
+	}
+	return node.Attach(ctx, r)
+}
+
 func (l *layers) attach(ctx context.Context, ref tree.Ref) (*node.Mounted, error) {
+	if !ref.Digest.IsZero() {
+		content, err := os.ReadFile(l.descriptionPath(ref.Digest))
+		var d describedLayer
+		if err == nil {
+			err = json.Unmarshal(content, &d)
+		}
+		if err == nil && d.Layer.ID() == ref.Digest {
+			return l.attachLayer(ctx, d, nil)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 	r := l.request(ref.String())
 	r.Within = l.dir
 	if l.record != "" && ref.Digest.IsZero() {
@@ -266,6 +335,15 @@ func (l *layers) sweep(ctx context.Context) error {
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
+		}
+	}
+	files, err := os.ReadDir(l.described)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, e := range files {
+		if name, ok := strings.CutSuffix(e.Name(), ".json"); !ok || !keep[filepath.Join(l.dir, name)] {
+			errs = append(errs, os.Remove(filepath.Join(l.described, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

@@ -64,7 +64,16 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	// that open connections and send nothing.
 	most := min(clientsMost, bounded.Descriptors())
 	l = bounded.New(l, bounded.Options{Total: most, Source: most, Kept: true})
-	server := grpc.NewServer(grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(callsMost))
+	options := []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(callsMost)}
+	if o.ImageService != "" {
+		handler, done, err := s.imageService(o.ImageService)
+		if err != nil {
+			return &Error{Usage, fmt.Sprintf("%s cannot be a socket of containerd: %v", o.ImageService, err), "give the path of a socket with --image-service", err}
+		}
+		defer func() { err = errors.Join(err, done()) }()
+		options = append(options, grpc.UnknownServiceHandler(handler))
+	}
+	server := grpc.NewServer(options...)
 	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(s))
 
 	ctx, end := context.WithCancel(ctx)

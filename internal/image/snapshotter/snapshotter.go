@@ -43,7 +43,13 @@ type Options struct {
 	// each mounted layer, by its chain id without "sha256:". "" means that none are
 	// recorded.
 	Record string
-	Log    *slog.Logger
+	// Registries makes the snapshotter fetch layers that no origin has.
+	Registries bool
+	// ImageService is the socket of containerd: calls of its CRI image service come
+	// through the snapshotter, which uses the credentials in them. "" means that they do
+	// not.
+	ImageService string
+	Log          *slog.Logger
 }
 
 // Snapshotter is a snapshots.Snapshotter of containerd, and a snapshots.Cleaner.
@@ -52,6 +58,9 @@ type Snapshotter struct {
 	store  *storage.MetaStore
 	layers *layers
 	log    *slog.Logger
+
+	credentials credentials
+	registries  *registries // nil: containerd pulls all layers that no store has
 }
 
 var (
@@ -62,7 +71,7 @@ var (
 // New opens a snapshotter, which must be the only one with its root.
 func New(o Options) (*Snapshotter, error) {
 	s := &Snapshotter{root: o.Root, log: o.Log}
-	for _, dir := range []string{s.root, s.snapshotsDir(), s.treesDir()} {
+	for _, dir := range []string{s.root, s.snapshotsDir(), s.treesDir(), s.describedDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, rootError(o.Root, err)
 		}
@@ -71,7 +80,13 @@ func New(o Options) (*Snapshotter, error) {
 	if s.store, err = storage.NewMetaStore(filepath.Join(s.root, "metadata.db")); err != nil {
 		return nil, rootError(o.Root, err)
 	}
-	s.layers = &layers{dir: s.treesDir(), request: o.Request, lookUp: o.LookUp, record: o.Record, log: o.Log, wanted: s.wanted}
+	s.layers = &layers{dir: s.treesDir(), request: o.Request, lookUp: o.LookUp, record: o.Record, log: o.Log, described: s.describedDir(), wanted: s.wanted}
+	if o.Registries {
+		if err := os.RemoveAll(s.fetchedDir()); err != nil {
+			return nil, rootError(o.Root, err)
+		}
+		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, pulls: map[string]*pull{}}
+	}
 	return s, nil
 }
 
@@ -81,11 +96,14 @@ func rootError(root string, err error) error {
 
 func (s *Snapshotter) snapshotsDir() string       { return filepath.Join(s.root, "snapshots") }
 func (s *Snapshotter) treesDir() string           { return filepath.Join(s.root, "trees") }
+func (s *Snapshotter) describedDir() string       { return filepath.Join(s.root, "layers") }
+func (s *Snapshotter) fetchedDir() string         { return filepath.Join(s.root, "fetched") }
 func (s *Snapshotter) upperPath(id string) string { return filepath.Join(s.snapshotsDir(), id, "fs") }
 func (s *Snapshotter) workPath(id string) string  { return filepath.Join(s.snapshotsDir(), id, "work") }
 
 // Close closes the database. Mounts stay.
 func (s *Snapshotter) Close() error {
+	s.registries.close()
 	s.layers.close()
 	return s.store.Close()
 }
@@ -234,11 +252,26 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		}
 		return false, ctx.Err() // the caller has given up
 	}
-	if err != nil {
-		return false, nil // containerd pulls the layer; find has logged the reason
+	if err == nil {
+		defer release()
+		return s.commitLazy(ctx, key, parent, name, labels, tree)
 	}
-	defer release()
-	err = s.change(ctx, func(ctx context.Context) error {
+	// find has logged the reason.
+	made, err := s.fromRegistry(ctx, key, parent, name, chain, labels)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err != nil {
+		s.log.Warn("containerd pulls a layer, which could not be fetched", "chain", chain, "error", err)
+		return false, nil
+	}
+	return made, nil
+}
+
+// commitLazy commits a snapshot of a mounted tree. It reports true, since the snapshot
+// exists afterwards.
+func (s *Snapshotter) commitLazy(ctx context.Context, key, parent, name string, labels map[string]string, tree object.Digest) (bool, error) {
+	err := s.change(ctx, func(ctx context.Context) error {
 		made, err := storage.CreateSnapshot(ctx, snapshots.KindActive, key, parent)
 		if err != nil {
 			return err
@@ -256,8 +289,102 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 	if err != nil {
 		return false, err
 	}
-	s.log.Info("mounted instead of pulled", "chain", chain, "tree", tree.Short())
+	s.log.Info("mounted instead of pulled", "chain", labels[refLabel], "tree", tree.Short())
 	return true, nil
+}
+
+// fromRegistry commits a snapshot of a layer that no store has, and reports whether it
+// did: of a mount of the layer, if it has an index, or of the unpacked layer.
+func (s *Snapshotter) fromRegistry(ctx context.Context, key, parent, name, chain string, labels map[string]string) (bool, error) {
+	l, leave, err := s.registries.layer(ctx, labels, chain)
+	if l == nil {
+		return false, err
+	}
+	defer leave()
+	if d := l.description(); d != nil && s.layers.record == "" {
+		tree, release, err := s.layers.findLayer(ctx, d, labels[imageLabel], s.registries.keychain)
+		if err == nil {
+			defer release()
+			return s.commitLazy(ctx, key, parent, name, labels, tree)
+		}
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		s.log.Warn("a layer is fetched as a whole, since it cannot be mounted", "chain", chain, "error", err)
+	}
+	if err := l.fetch(ctx); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leans {
+		if err := s.unpackOn(ctx, l, parent); err != nil {
+			return false, err
+		}
+	}
+	usage, err := diskfs.DiskUsage(ctx, l.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		// It is a snapshot already; if that was removed since, containerd pulls it.
+		exists := s.view(ctx, func(ctx context.Context) error {
+			_, _, _, err := storage.GetInfo(ctx, name)
+			return err
+		}) == nil
+		return exists, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	err = s.change(ctx, func(ctx context.Context) error {
+		made, err := storage.CreateSnapshot(ctx, snapshots.KindActive, key, parent)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(s.snapshotsDir(), made.ID)
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+			return err
+		}
+		if err := beneath.Move(l.path(), s.upperPath(made.ID), beneath.Volatile); err != nil {
+			return err
+		}
+		_, err = storage.CommitActive(ctx, key, name, snapshots.Usage(usage), snapshots.WithLabels(withTree(labels, "")))
+		return err
+	})
+	if errdefs.IsAlreadyExists(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	s.log.Info("fetched and unpacked", "chain", chain)
+	return true, nil
+}
+
+// unpackOn unpacks a layer whose archive does not describe all of its directories, or
+// has hard links to files below it, on top of its parent.
+func (s *Snapshotter) unpackOn(ctx context.Context, l *pulledLayer, parent string) (err error) {
+	var list []lower
+	if err := s.view(ctx, func(ctx context.Context) error {
+		list, err = s.lowers(ctx, parent)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := s.ready(ctx, list); err != nil {
+		return err
+	}
+	below := l.path() + ".below"
+	if err := os.Mkdir(below, 0o700); err != nil {
+		return err
+	}
+	if err := mount.All(s.mounts(snapshots.KindView, "", list), below); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mount.UnmountAll(below, 0), os.Remove(below)) }()
+	if err := l.unpack(ctx, below); err != nil {
+		return err
+	}
+	l.leans = false
+	return nil
 }
 
 // lower is a directory below an overlay.

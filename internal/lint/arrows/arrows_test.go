@@ -157,8 +157,8 @@ var layers = map[string]layer{
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
-		imports: []string{"kit/beneath", "kit/access", "image", "kit/bounded", "node", "lazyfs", "store/tree", "store/object", "kit/owner"},
-		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "google.golang.org/grpc", "golang.org/x/sys", "golang.org/x/sync"},
+		imports: []string{"kit/beneath", "kit/access", "image", "image/lazylayer", "kit/login", "kit/bounded", "node", "lazyfs", "store/tree", "store/object", "kit/owner"},
+		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "github.com/google/go-containerregistry", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"image/lazylayer": {
 		imports: []string{"image/layer", "store/cache", "store/erofs", "store/object"}, // the first for tests

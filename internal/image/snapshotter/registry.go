@@ -1,0 +1,449 @@
+package snapshotter
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/errgroup"
+
+	"premix/internal/image"
+	"premix/internal/image/lazylayer"
+)
+
+// Labels by which containerd describes the image of a layer.
+const (
+	imageLabel    = "containerd.io/snapshot/cri.image-ref"
+	manifestLabel = "containerd.io/snapshot/cri.manifest-digest"
+
+	tocAnnotation = "containerd.io/snapshot/stargz/toc.digest"
+)
+
+const (
+	partSize    = 8 << 20 // of a request for a part of a layer
+	connections = 8       // concurrent requests for an image
+	idleTime    = time.Minute
+	documents   = time.Minute // for the manifest and the configuration
+	manifestMax = 16 << 20
+)
+
+// unpackers is the number of layers of an image that are unpacked at the same time.
+func unpackers() int { return min(4, max(2, runtime.NumCPU())) }
+
+// registries gets the layers that no store has from the registries of their images.
+type registries struct {
+	dir      string // directory for layers that are being fetched
+	keychain authn.Keychain
+	log      *slog.Logger
+
+	mu    sync.Mutex
+	pulls map[string]*pull // by image and manifest
+	last  int
+}
+
+// pull is an image whose layers are fetched. It ends some time after its last use.
+type pull struct {
+	r       *registries
+	key     string
+	image   name.Digest
+	dir     string
+	ctx     context.Context
+	end     context.CancelFunc
+	ready   chan struct{} // closed when the fields below are set
+	err     error
+	repo    *lazylayer.Repository
+	layers  []*pulledLayer
+	running sync.WaitGroup
+
+	begin sync.Once // of fetching layers
+	users int       // under registries.mu
+	idle  *time.Timer
+}
+
+// pulledLayer is a layer of a pull.
+type pulledLayer struct {
+	pull          *pull
+	number        int
+	desc          v1.Descriptor
+	diffID, chain string
+
+	alone sync.Once  // fetching a layer whose index cannot be used
+	mu    sync.Mutex // held while it becomes a snapshot
+	file  *os.File   // the blob, while it is fetched
+	parts []chan struct{}
+	once  sync.Once
+	bad   chan struct{} // closed if a part cannot be fetched
+	cause error         // then
+	done  chan struct{} // closed when the fields below are set
+	err   error
+	leans bool // it has to be unpacked again, on top of the layers below
+}
+
+// layer returns a layer of an image by its chain id, and a function that ends its use.
+// Without labels that name the image, or if the image does not have it, both are nil.
+func (r *registries) layer(ctx context.Context, labels map[string]string, chain string) (*pulledLayer, func(), error) {
+	if r == nil || labels[imageLabel] == "" || labels[manifestLabel] == "" {
+		return nil, nil, nil
+	}
+	ref, err := name.ParseReference(labels[imageLabel])
+	if err != nil {
+		return nil, nil, err
+	}
+	manifest, err := name.NewDigest(ref.Context().Name() + "@" + labels[manifestLabel])
+	if err != nil {
+		return nil, nil, err
+	}
+	p := r.use(manifest)
+	leave := func() { r.leave(p) }
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		leave()
+		return nil, nil, ctx.Err()
+	}
+	if p.err != nil {
+		leave()
+		return nil, nil, p.err
+	}
+	for _, l := range p.layers {
+		if l.chain == chain {
+			return l, leave, nil
+		}
+	}
+	leave()
+	return nil, nil, fmt.Errorf("the image %s has no layer with the chain id %s", manifest, chain)
+}
+
+// use returns the pull of an image, and begins it if there is none.
+func (r *registries) use(manifest name.Digest) *pull {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := manifest.String()
+	p := r.pulls[key]
+	if p == nil {
+		r.last++
+		p = &pull{r: r, key: key, image: manifest, dir: filepath.Join(r.dir, strconv.Itoa(r.last)), ready: make(chan struct{})}
+		p.ctx, p.end = context.WithCancel(context.Background())
+		r.pulls[key] = p
+		p.running.Go(func() {
+			defer close(p.ready)
+			p.err = p.open()
+		})
+	}
+	if p.idle != nil {
+		p.idle.Stop()
+	}
+	p.users++
+	return p
+}
+
+func (r *registries) leave(p *pull) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.users--; p.users == 0 {
+		p.idle = time.AfterFunc(idleTime, func() {
+			r.mu.Lock()
+			unused := p.users == 0 && r.pulls[p.key] == p
+			if unused {
+				delete(r.pulls, p.key)
+			}
+			r.mu.Unlock()
+			if unused {
+				p.close()
+			}
+		})
+	}
+}
+
+func (p *pull) close() {
+	p.end()
+	p.running.Wait()
+	for _, l := range p.layers {
+		if l.file != nil {
+			_ = l.file.Close() // it is removed
+		}
+	}
+	if err := os.RemoveAll(p.dir); err != nil {
+		p.r.log.Error("remove layers that were fetched", "error", err)
+	}
+}
+
+// close ends all pulls.
+func (r *registries) close() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	var all []*pull
+	for key, p := range r.pulls {
+		if p.idle != nil {
+			p.idle.Stop()
+		}
+		all = append(all, p)
+		delete(r.pulls, key)
+	}
+	r.mu.Unlock()
+	for _, p := range all {
+		p.close()
+	}
+}
+
+// open reads the manifest and the configuration of the image, and verifies them.
+func (p *pull) open() (err error) {
+	ctx, cancel := context.WithTimeout(p.ctx, documents)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			err = image.RemoteError(ctx, p.image.Context(), p.image.String(), err)
+		}
+	}()
+	desc, err := remote.Get(p.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(p.r.keychain), remote.WithUserAgent("premix"))
+	if err != nil {
+		return err
+	}
+	if sum := sha256.Sum256(desc.Manifest); p.image.DigestStr() != "sha256:"+hex.EncodeToString(sum[:]) {
+		return errors.New("its manifest does not match its digest")
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(desc.Manifest))
+	if err != nil {
+		return err
+	}
+	if p.repo, err = lazylayer.NewRepository(p.image.Context().Name(), p.r.keychain); err != nil {
+		return err
+	}
+	if m.Config.Size > manifestMax {
+		return fmt.Errorf("its configuration has %d bytes", m.Config.Size)
+	}
+	var config bytes.Buffer
+	if err := p.repo.Range(ctx, m.Config.Digest.String(), m.Config.Size, 0, m.Config.Size, &config); err != nil {
+		return err
+	}
+	if sum := sha256.Sum256(config.Bytes()); m.Config.Digest.String() != "sha256:"+hex.EncodeToString(sum[:]) {
+		return errors.New("its configuration does not match its digest")
+	}
+	ids, err := image.DiffIDs(config.Bytes(), len(m.Layers))
+	if err != nil {
+		return err
+	}
+	chains := image.ChainIDs(ids)
+	for i, d := range m.Layers {
+		l := &pulledLayer{pull: p, number: i, desc: d, diffID: ids[i], chain: chains[i], bad: make(chan struct{}), done: make(chan struct{})}
+		for range (d.Size + partSize - 1) / partSize {
+			l.parts = append(l.parts, make(chan struct{}))
+		}
+		p.layers = append(p.layers, l)
+	}
+	return nil
+}
+
+// description returns the description with which the layer can be shown before it is
+// fetched, or nil.
+func (l *pulledLayer) description() *lazylayer.Description {
+	toc := l.desc.Annotations[tocAnnotation]
+	if toc == "" {
+		return nil
+	}
+	d := &lazylayer.Description{Repository: l.pull.image.Context().Name(), Digest: l.desc.Digest.String(), Size: l.desc.Size, TOC: toc}
+	if d.Check() != nil {
+		return nil
+	}
+	return d
+}
+
+// layerTypes are the media types of layers that can be unpacked.
+var layerTypes = []string{
+	"application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.oci.image.layer.v1.tar+zstd",
+	"application/vnd.docker.image.rootfs.diff.tar", "application/vnd.docker.image.rootfs.diff.tar.gzip", "application/vnd.docker.image.rootfs.diff.tar.zstd",
+}
+
+// path returns the directory of the unpacked layer.
+func (l *pulledLayer) path() string { return filepath.Join(l.pull.dir, strconv.Itoa(l.number)) }
+
+func (l *pulledLayer) blobPath() string { return l.path() + ".blob" }
+
+// fetch fetches and unpacks this layer and all layers above it that have no index, in
+// parallel, and waits for this one.
+func (l *pulledLayer) fetch(ctx context.Context) error {
+	p := l.pull
+	if l.description() != nil {
+		l.alone.Do(func() { p.running.Go(func() { p.fetch([]*pulledLayer{l}) }) })
+	} else {
+		p.begin.Do(func() { p.running.Go(func() { p.fetch(p.plain(l.number)) }) })
+	}
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// plain returns the layers without an index from a number on. The layers below are not
+// waited for.
+func (p *pull) plain(from int) (list []*pulledLayer) {
+	for _, l := range p.layers {
+		switch {
+		case l.description() != nil:
+		case l.number < from:
+			l.finish(errors.New("layers above it were requested first"))
+		default:
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// fetch fetches and unpacks layers.
+func (p *pull) fetch(layers []*pulledLayer) {
+	failed := os.MkdirAll(p.dir, 0o700)
+	var wanted []*pulledLayer
+	for _, l := range layers {
+		err := failed
+		if !slices.Contains(layerTypes, string(l.desc.MediaType)) || len(l.desc.URLs) > 0 || l.desc.Size <= 0 {
+			err = fmt.Errorf("its type is %s", l.desc.MediaType)
+		}
+		if err == nil {
+			l.file, err = os.OpenFile(l.blobPath(), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+		}
+		if err != nil {
+			l.finish(err)
+			continue
+		}
+		wanted = append(wanted, l)
+	}
+	var unpacking, fetching errgroup.Group
+	fetching.SetLimit(connections)
+	slots := make(chan struct{}, unpackers())
+	for _, l := range wanted {
+		unpacking.Go(func() error {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			l.finish(l.unpack(p.ctx, ""))
+			return nil
+		})
+	}
+	for _, l := range wanted {
+		for i := range l.parts {
+			fetching.Go(func() error {
+				if err := l.part(i); err != nil {
+					l.spoil(err)
+				}
+				return nil
+			})
+		}
+	}
+	_ = fetching.Wait()  // errors belong to layers
+	_ = unpacking.Wait() // likewise
+}
+
+// part fetches a part of the blob.
+func (l *pulledLayer) part(i int) error {
+	select {
+	case <-l.bad:
+		return nil
+	default:
+	}
+	from, to := int64(i)*partSize, min(l.desc.Size, int64(i+1)*partSize)
+	if err := l.pull.repo.Range(l.pull.ctx, l.desc.Digest.String(), l.desc.Size, from, to, io.NewOffsetWriter(l.file, from)); err != nil {
+		return err
+	}
+	close(l.parts[i])
+	return nil
+}
+
+func (l *pulledLayer) spoil(err error) {
+	l.once.Do(func() {
+		l.cause = err
+		close(l.bad)
+	})
+}
+
+// finish ends the wait for the layer.
+func (l *pulledLayer) finish(err error) {
+	l.err = err
+	close(l.done)
+}
+
+// unpack unpacks the layer while its parts arrive, and verifies it.
+func (l *pulledLayer) unpack(ctx context.Context, parent string) error {
+	dir := l.path()
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
+		return err
+	}
+	applied, err := image.Unpack(ctx, image.Blob{
+		Digest: l.desc.Digest.String(), DiffID: l.diffID, Size: l.desc.Size,
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(&arriving{l: l}), nil },
+	}, dir, parent)
+	// Without the layers below a hard link to one of them fails.
+	var bad *image.Error
+	if errors.As(err, &bad) && bad.Kind == image.Damaged && parent == "" && l.number > 0 && l.whole() {
+		l.leans = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if l.leans = applied.Leans && parent == "" && l.number > 0; !l.leans {
+		return l.drop()
+	}
+	return nil
+}
+
+// whole reports whether the blob in the file matches its digest.
+func (l *pulledLayer) whole() bool {
+	h := sha256.New()
+	_, err := io.Copy(h, &arriving{l: l})
+	return err == nil && l.desc.Digest.String() == "sha256:"+hex.EncodeToString(h.Sum(nil))
+}
+
+// drop removes the blob, whose layer is unpacked.
+func (l *pulledLayer) drop() error {
+	return errors.Join(l.file.Close(), os.Remove(l.blobPath()))
+}
+
+// arriving reads a blob whose parts are being fetched.
+type arriving struct {
+	l  *pulledLayer
+	at int64
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	l := a.l
+	if a.at >= l.desc.Size {
+		return 0, io.EOF
+	}
+	i := a.at / partSize
+	select {
+	case <-l.parts[i]:
+	default:
+		select {
+		case <-l.parts[i]:
+		case <-l.bad:
+			return 0, l.cause
+		case <-l.pull.ctx.Done():
+			return 0, context.Cause(l.pull.ctx)
+		}
+	}
+	n, err := l.file.ReadAt(p[:min(int64(len(p)), min(l.desc.Size, (i+1)*partSize)-a.at)], a.at)
+	a.at += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}

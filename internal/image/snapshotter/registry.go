@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"golang.org/x/sync/errgroup"
 
 	"premix/internal/image"
@@ -39,7 +41,8 @@ const (
 	partSize    = 8 << 20 // of a request for a part of a layer
 	connections = 8       // concurrent requests for an image
 	idleTime    = time.Minute
-	documents   = time.Minute // for the manifest and the configuration
+	documents   = 15 * time.Second // for the manifest and the configuration
+	silentFor   = 5 * time.Minute  // for which a registry that did not answer is not asked
 	manifestMax = 16 << 20
 )
 
@@ -52,9 +55,10 @@ type registries struct {
 	keychain authn.Keychain
 	log      *slog.Logger
 
-	mu    sync.Mutex
-	pulls map[string]*pull // by image and manifest
-	last  int
+	mu     sync.Mutex
+	pulls  map[string]*pull     // by image and manifest
+	silent map[string]time.Time // registries that are not asked before a time
+	last   int
 }
 
 // pull is an image whose layers are fetched. It ends some time after its last use.
@@ -109,6 +113,13 @@ func (r *registries) layer(ctx context.Context, labels map[string]string, chain 
 	if err != nil {
 		return nil, nil, err
 	}
+	host := manifest.RegistryStr()
+	r.mu.Lock()
+	silent := time.Now().Before(r.silent[host])
+	r.mu.Unlock()
+	if silent {
+		return nil, nil, fmt.Errorf("the registry %s has not answered, and is not asked for a while", host)
+	}
 	p := r.use(manifest)
 	leave := func() { r.leave(p) }
 	select {
@@ -156,7 +167,18 @@ func (r *registries) use(manifest name.Digest) *pull {
 func (r *registries) leave(p *pull) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.users--; p.users == 0 {
+	if p.users--; p.users > 0 {
+		return
+	}
+	failed := false
+	select {
+	case <-p.ready:
+		failed = p.err != nil
+	default:
+	}
+	if failed { // the next pull may have other credentials
+		delete(r.pulls, p.key)
+	} else {
 		p.idle = time.AfterFunc(idleTime, func() {
 			r.mu.Lock()
 			unused := p.users == 0 && r.pulls[p.key] == p
@@ -210,6 +232,9 @@ func (p *pull) open() (err error) {
 	defer cancel()
 	defer func() {
 		if err != nil {
+			if unanswered(err) {
+				p.r.silence(p.image.RegistryStr())
+			}
 			err = image.RemoteError(ctx, p.image.Context(), p.image.String(), err)
 		}
 	}()
@@ -250,6 +275,20 @@ func (p *pull) open() (err error) {
 		p.layers = append(p.layers, l)
 	}
 	return nil
+}
+
+// unanswered reports whether an error means that a registry cannot be reached.
+func unanswered(err error) bool {
+	var answer *transport.Error
+	var network net.Error
+	return !errors.As(err, &answer) && (errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF))
+}
+
+// silence makes a registry not be asked for a while: containerd may have a mirror for it.
+func (r *registries) silence(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent[host] = time.Now().Add(silentFor)
 }
 
 // description returns the description with which the layer can be shown before it is

@@ -211,6 +211,21 @@ func TestFromRegistry(t *testing.T) {
 	}
 	m.registry.spoiled(nil)
 
+	// A registry that does not answer, perhaps since containerd has a mirror for it, is
+	// asked once for all layers and images.
+	images := []v1.Image{picture(t, base(t), upper(t)), picture(t, base(t), upper(t))}
+	var refs []string
+	for i, img := range images {
+		refs = append(refs, m.push(img, fmt.Sprintf("silent:%d", i)))
+	}
+	m.registry.down(true)
+	_, missing = prepared(ctx, t, s, images[0], refs[0])
+	asked := m.registry.request.Load()
+	if _, again := prepared(ctx, t, s, images[1], refs[1]); missing != 2 || again != 2 || m.registry.request.Load() != asked {
+		t.Errorf("%d and %d layers are left to containerd after %d and %d requests", missing, again, asked, m.registry.request.Load())
+	}
+	m.registry.down(false)
+
 	if err := clear(ctx, s); err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func New(o Options) (*Snapshotter, error) {
 		if err := os.RemoveAll(s.fetchedDir()); err != nil {
 			return nil, rootError(o.Root, err)
 		}
-		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, pulls: map[string]*pull{}}
+		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, pulls: map[string]*pull{}, silent: map[string]time.Time{}}
 	}
 	return s, nil
 }

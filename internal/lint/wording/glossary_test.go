@@ -21,7 +21,7 @@ var usual = map[string][]string{
 	"agent": {"internal/transfer/peer", "internal/watch/collect", "internal/store/origin", "internal/store/server"},
 	// Parts of OCI images.
 	"artifact": {"docs/origins.md", "internal/store/origin"},
-	"blob":     {"bench/containers", "bench/store", "CHANGELOG.md", "internal/image/source.go", "internal/image/layout.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
+	"blob":     {"bench/containers", "bench/store", "CHANGELOG.md", "internal/image/source.go", "internal/image/layout.go", "internal/image/unpack.go", "internal/image/lazylayer", "internal/image/snapshotter/registry.go", "internal/store/origin", "internal/testkit/cvmfsrepo", "internal/testkit/workbench"},
 	// Connections to a peer or to a batch system.
 	"attempt": {"internal/engine/pilot/reach.go", "internal/transfer/stream", "docs/transfer.md"},
 	// Images of CRIU.

@@ -31,7 +31,7 @@ type entry struct {
 	major, minor int64
 	xattrs       map[string][]byte
 	size         int64
-	extents      []extent // of a regular file, in order and without gaps
+	stretches    []stretch // of a regular file, in order and without gaps
 }
 
 // builder makes the tree of a layer for overlayfs, by the rules of package
@@ -53,7 +53,7 @@ type node struct {
 // dataFile is the content of a regular file in the data area.
 type dataFile struct {
 	off, size int64
-	extents   []extent
+	stretches []stretch
 }
 
 func newBuilder() *builder {
@@ -173,7 +173,7 @@ func (b *builder) make(e *entry) (*node, error) {
 		n.Size = e.size
 		if e.size > 0 {
 			n.Extents = []erofs.Extent{{Length: e.size, DataOffset: b.placed}}
-			b.files = append(b.files, &dataFile{b.placed, e.size, e.extents})
+			b.files = append(b.files, &dataFile{b.placed, e.size, e.stretches})
 			b.placed += (e.size + erofs.BlockSize - 1) / erofs.BlockSize * erofs.BlockSize
 		}
 	case unix.S_IFLNK:

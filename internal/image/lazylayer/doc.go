@@ -8,7 +8,7 @@
 //     blob: the TOC of an eStargz layer
 //     (https://github.com/containerd/stargz-snapshotter/blob/main/docs/estargz.md).
 //   - piece: a part of the blob that is fetched, verified and cached as a whole.
-//   - extent: a part of a file's content, which lies in one piece.
+//   - stretch: a part of a file's content, which lies in one piece.
 //
 // # How a layer becomes a mount
 //
@@ -20,7 +20,7 @@
 //
 // # Never a wrong byte
 //
-// Each extent is compared with its digest in the index before its piece is kept, and the
+// Each stretch is compared with its digest in the index before its piece is kept, and the
 // cache compares what it returns with sums. A registry that returns other bytes, now or
 // later, causes EIO. The index itself is as trustworthy as the manifest: whoever builds an
 // image decides on names, attributes and contents.

@@ -35,8 +35,8 @@ func (d *Description) ID() object.Digest {
 	return object.Sum(fmt.Appendf(nil, "premix lazy layer 1\n%s\n%d\n%s\n", d.Digest, d.Size, d.TOC))
 }
 
-// extent is a part of a regular file.
-type extent struct {
+// stretch is a part of a regular file.
+type stretch struct {
 	off, size int64 // in the file
 	piece     int   // -1: the content of the index itself
 	at        int64 // in the piece, uncompressed
@@ -206,23 +206,23 @@ func (l *Layer) read(ctx context.Context, p []byte, off int64) error {
 
 // readFile reads all of p from a file.
 func (l *Layer) readFile(ctx context.Context, f *dataFile, p []byte, off int64) error {
-	i, found := slices.BinarySearchFunc(f.extents, off, func(e extent, off int64) int { return cmp.Compare(e.off, off) })
+	i, found := slices.BinarySearchFunc(f.stretches, off, func(e stretch, off int64) int { return cmp.Compare(e.off, off) })
 	if !found {
 		i--
 	}
 	// Fetch all pieces of this read at the same time.
-	for k := max(i, 0); k < len(f.extents) && f.extents[k].off < off+int64(len(p)); k++ {
-		if e := f.extents[k]; e.piece >= 0 && !l.o.Objects.Has(l.name(fmt.Sprint(e.piece))) {
+	for k := max(i, 0); k < len(f.stretches) && f.stretches[k].off < off+int64(len(p)); k++ {
+		if e := f.stretches[k]; e.piece >= 0 && !l.o.Objects.Has(l.name(fmt.Sprint(e.piece))) {
 			l.lacked.Add(1)
 			l.getter.Ahead(l.wanted(e.piece), fetchesAtOnce)
 		}
 	}
 	last := -1
 	for len(p) > 0 {
-		if i < 0 || i >= len(f.extents) {
+		if i < 0 || i >= len(f.stretches) {
 			return fmt.Errorf("a file of the layer has no content at %d", off)
 		}
-		e := f.extents[i]
+		e := f.stretches[i]
 		within := off - e.off
 		q := p[:min(int64(len(p)), e.size-within)]
 		if e.piece < 0 {
@@ -234,9 +234,9 @@ func (l *Layer) readFile(ctx context.Context, f *dataFile, p []byte, off int64) 
 		i++
 	}
 	// A reader that goes on in the file finds the next piece.
-	if i < len(f.extents) && f.extents[i].piece > last && last >= 0 {
-		l.getter.Ahead(l.wanted(f.extents[i].piece), fetchesAtOnce)
-	} else if next := last + 1; last >= 0 && next < len(l.pieces) && f.extents[len(f.extents)-1].piece >= next {
+	if i < len(f.stretches) && f.stretches[i].piece > last && last >= 0 {
+		l.getter.Ahead(l.wanted(f.stretches[i].piece), fetchesAtOnce)
+	} else if next := last + 1; last >= 0 && next < len(l.pieces) && f.stretches[len(f.stretches)-1].piece >= next {
 		l.getter.Ahead(l.wanted(next), fetchesAtOnce)
 	}
 	return nil

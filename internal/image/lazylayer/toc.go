@@ -28,7 +28,7 @@ const (
 const (
 	footerSize = 51        // of an eStargz blob
 	tocMost    = 256 << 20 // the largest TOC, uncompressed
-	entryMost  = 64 << 20  // the largest extent, uncompressed: 4 MiB is usual
+	entryMost  = 64 << 20  // the largest stretch, uncompressed: 4 MiB is usual
 	tailSize   = 64 << 10  // the first request for the end of a blob
 	pieceSize  = 512 << 10 // at which a piece ends, compressed
 	pieceMost  = 8 << 20   // and at which it ends, uncompressed
@@ -157,7 +157,7 @@ func readTOCJSON(content []byte, end int64, self *entry) (*opened, error) {
 	if toc.Version != 1 {
 		return nil, unsuitable("the TOC has version %d", toc.Version)
 	}
-	self.size, self.extents = int64(len(content)), []extent{{size: int64(len(content)), piece: -1}}
+	self.size, self.stretches = int64(len(content)), []stretch{{size: int64(len(content)), piece: -1}}
 	o, err := readTOC(toc.Entries, end, self)
 	if err == nil {
 		o.inline = content
@@ -165,11 +165,11 @@ func readTOCJSON(content []byte, end int64, self *entry) (*opened, error) {
 	return o, err
 }
 
-// part is an extent in a blob of eStargz.
+// part is an stretch in a blob of eStargz.
 type part struct {
 	offset, inner, size int64
 	digest              [sha256.Size]byte
-	to                  *extent
+	to                  *stretch
 }
 
 // readTOC is readTOCJSON after decoding.
@@ -227,7 +227,7 @@ func readTOC(entries []*tocEntry, end int64, self *entry) (*opened, error) {
 		if t.ChunkOffset != have || size <= 0 || size > entryMost || size > file.size-have || p.offset < 0 || p.offset >= end || p.inner < 0 || p.inner > entryMost {
 			return nil, unsuitable("the TOC is wrong about %q", file.name)
 		}
-		file.extents = append(file.extents, extent{off: have, size: size})
+		file.stretches = append(file.stretches, stretch{off: have, size: size})
 		have += size
 		parts = append(parts, p)
 	}
@@ -236,8 +236,8 @@ func readTOC(entries []*tocEntry, end int64, self *entry) (*opened, error) {
 	}
 	i := 0
 	for _, e := range all {
-		for k := range e.extents {
-			parts[i].to = &e.extents[k]
+		for k := range e.stretches {
+			parts[i].to = &e.stretches[k]
 			i++
 		}
 	}
@@ -284,7 +284,7 @@ type member struct {
 	parts    []part
 }
 
-// group makes pieces, and sets the places of the extents in them. end is the end of the
+// group makes pieces, and sets the places of the stretches in them. end is the end of the
 // last member.
 func group(parts []part, end int64) []piece {
 	list := slices.Clone(parts)

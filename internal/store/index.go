@@ -6,7 +6,6 @@ import (
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"premix/internal/store/erofs"
 	"premix/internal/store/object"
@@ -21,10 +20,15 @@ const (
 )
 
 // putTree stores the metadata, the pages and the manifest of a tree.
-func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d object.Digest, m *tree.Manifest, chunks int, err error) {
-	meta := &metaWriter{ctx: ctx, p: p}
+func (p *publisher) putTree(ctx context.Context, l *layout) (d object.Digest, m *tree.Manifest, chunks int, err error) {
+	list, err := newChunkList(p.scratch())
+	if err != nil {
+		return d, nil, 0, err
+	}
+	defer list.Close()
+	meta := &metaWriter{ctx: ctx, p: p, list: list}
 	meta.group.SetLimit(2 * runtime.GOMAXPROCS(0))
-	size, err := erofs.Write(meta, nodes(top), l.size)
+	size, err := l.nodes.Write(meta, l.small.size, l.large.size)
 	err = errors.Join(err, meta.close())
 	if err != nil {
 		var n *erofs.NodeError
@@ -33,18 +37,33 @@ func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d objec
 		}
 		return d, nil, 0, err
 	}
-	all := append(meta.list(), l.chunks...)
-	m = &tree.Manifest{Size: size + l.size, Meta: size, Bytes: l.bytes, Inodes: l.inodes}
-	for rest := all; len(rest) > 0; {
-		n := pageEnd(rest)
-		content, page, err := tree.MarshalPage(rest[:n])
+	m = &tree.Manifest{Size: size + l.small.size + l.large.size, Meta: size, Bytes: l.bytes, Inodes: l.inodes}
+	page := make([]tree.Chunk, 0, tree.PageChunks)
+	flush := func() error {
+		content, located, err := tree.MarshalPage(page)
+		if err != nil {
+			return err
+		}
+		m.Pages, page = append(m.Pages, located), page[:0]
+		_, err = p.put(content)
+		return err
+	}
+	for _, part := range []*chunkList{list, l.small, l.large} {
+		chunks += part.count
+		err := part.each(func(c tree.Chunk) error {
+			if page = append(page, c); !pageEnds(c, len(page)) {
+				return nil
+			}
+			return flush()
+		})
 		if err != nil {
 			return d, nil, 0, err
 		}
-		if _, err := p.put(content); err != nil {
+	}
+	if len(page) > 0 {
+		if err := flush(); err != nil {
 			return d, nil, 0, err
 		}
-		m.Pages, rest = append(m.Pages, page), rest[n:]
 	}
 	content, err := m.Marshal()
 	if err != nil {
@@ -53,38 +72,21 @@ func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d objec
 	if d, err = p.put(content); err != nil {
 		return d, nil, 0, err
 	}
-	return d, m, len(all), nil
+	return d, m, chunks, nil
 }
 
-// pageEnd returns the number of chunks of the first page.
-func pageEnd(chunks []tree.Chunk) int {
-	for i, c := range chunks {
-		n := i + 1
-		if n == tree.PageChunks || n >= pageMin && chance(c.Digest, 1, pageMean, n >= pageMean) {
-			return n
-		}
-	}
-	return len(chunks)
-}
-
-// nodes links the nodes of entries to a tree.
-func nodes(e *entry) *erofs.Node {
-	for _, c := range e.below {
-		e.node.Children = append(e.node.Children, erofs.Child{Name: c.name, Node: c.node})
-		if c.node.Mode&unix.S_IFMT == unix.S_IFDIR {
-			nodes(c)
-		}
-	}
-	return e.node
+// pageEnds reports whether a page ends behind its n-th chunk c.
+func pageEnds(c tree.Chunk, n int) bool {
+	return n == tree.PageChunks || n >= pageMin && chance(c.Digest, 1, pageMean, n >= pageMean)
 }
 
 // metaWriter cuts metadata into chunks and stores them.
 type metaWriter struct {
-	ctx    context.Context
-	p      *publisher
-	buf    []byte
-	group  errgroup.Group
-	chunks []*tree.Chunk
+	ctx   context.Context
+	p     *publisher
+	buf   []byte
+	group errgroup.Group
+	list  *chunkList
 }
 
 func (m *metaWriter) Write(b []byte) (int, error) {
@@ -102,11 +104,13 @@ func (m *metaWriter) cut() {
 	n := metaChunker.Cut(m.buf)
 	content := append([]byte(nil), m.buf[:n]...)
 	m.buf = append(m.buf[:0], m.buf[n:]...)
-	c := &tree.Chunk{Size: int64(n)}
-	m.chunks = append(m.chunks, c)
-	m.group.Go(func() (err error) {
-		c.Digest, err = m.p.put(content)
-		return err
+	done := m.list.reserve(int64(n))
+	m.group.Go(func() error {
+		d, err := m.p.put(content)
+		if err != nil {
+			return err
+		}
+		return done(d)
 	})
 }
 
@@ -115,12 +119,4 @@ func (m *metaWriter) close() error {
 		m.cut()
 	}
 	return m.group.Wait()
-}
-
-func (m *metaWriter) list() []tree.Chunk {
-	list := make([]tree.Chunk, 0, len(m.chunks))
-	for _, c := range m.chunks {
-		list = append(list, *c)
-	}
-	return list
 }

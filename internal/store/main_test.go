@@ -35,7 +35,10 @@ func child(what string, args []string) error {
 	}
 	ctx := context.Background()
 	switch what {
-	case "publish": // args: directory, reference, cache
+	case "publish", "publish-little": // args: directory, reference, cache
+		if what == "publish-little" {
+			store.LittleMemory()
+		}
 		key, err := s.Key("")
 		if err != nil {
 			return err

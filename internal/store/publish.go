@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/ondisk"
 	"premix/internal/store/erofs"
 	"premix/internal/store/object"
 	"premix/internal/store/tree"
@@ -60,9 +62,12 @@ type publisher struct {
 	w        *Writer
 	root     *os.File
 	progress *Progress
-	old      *cache
+	old      *oldCache
 	slots    chan struct{} // one for each chunk being hashed, compressed and written
 }
+
+// scratch returns the directory for temporary files, which is removed with the writer's.
+func (p *publisher) scratch() string { return p.w.dir }
 
 // Publish stores the directory dir as a tree, and sets the tag ref to it. The directory
 // must not change while it runs: a file that changes is read again a few times, and
@@ -84,25 +89,37 @@ func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o Publish
 		return nil, err
 	}
 	defer w.Close()
-	p := &publisher{w: w, root: root, progress: o.Progress, old: &cache{}, slots: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
+	p := &publisher{w: w, root: root, progress: o.Progress, slots: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	var cacheFile string
 	if o.Cache != "" {
 		cacheFile = filepath.Join(o.Cache, cacheName(root.Name()))
 		if !o.Reread {
-			p.old = readCache(cacheFile)
+			p.old = openCache(cacheFile, p.scratch())
+			defer p.old.Close()
 		}
 	}
-	top, err := walk(ctx, root, func(n int) { p.progress.Entries.Add(int64(n)) })
+	walked, err := walk(ctx, root, p.scratch(), func(e *entry) {
+		p.progress.Entries.Add(1)
+		if e.file() {
+			p.progress.Files.Add(1)
+			p.progress.Bytes.Add(e.node.Size)
+		}
+	})
 	if err != nil {
-		return nil, err
+		return nil, s.workError(err)
 	}
-	l, err := p.layOut(ctx, top)
+	defer walked.Close()
+	l, err := p.newLayout(cacheFile != "")
 	if err != nil {
-		return nil, err
+		return nil, s.workError(err)
 	}
-	d, m, chunks, err := p.putTree(ctx, top, l)
+	defer l.Close()
+	if err := p.layOut(ctx, walked, l); err != nil {
+		return nil, s.workError(err)
+	}
+	d, m, chunks, err := p.putTree(ctx, l)
 	if err != nil {
-		return nil, err
+		return nil, s.workError(err)
 	}
 	tagged, err := w.Tag(ctx, TagOptions{Ref: ref, Tree: d, Key: o.Key, Now: o.Now})
 	if err != nil {
@@ -118,6 +135,15 @@ func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o Publish
 		ReadFiles: p.progress.ReadFiles.Load(), ReadBytes: p.progress.ReadBytes.Load(),
 		Objects: p.progress.Objects.Load(), Written: p.progress.Written.Load(), Took: time.Since(began),
 	}, nil
+}
+
+// workError converts an error of a publish about its own files in the store; see accessError.
+func (s *Store) workError(err error) error {
+	var source *SourceError
+	if errors.As(err, &source) {
+		return err
+	}
+	return accessError(s.dir, err)
 }
 
 // openSource opens the directory to be published.
@@ -153,110 +179,97 @@ func (p *publisher) put(content []byte) (object.Digest, error) {
 	return d, err
 }
 
-// layout maps the contents of files to the data area.
+// layout maps the contents of files to the data area, which has two parts: one of small
+// files, and one of large files.
 type layout struct {
-	chunks []tree.Chunk // of the data area
-	size   int64        // of it, bytes
-	bytes  int64        // of all files
+	nodes  *erofs.Builder
+	small  *chunkList
+	large  *chunkList
+	bytes  int64 // of all files
 	inodes int64
-	fresh  *cache
+	fresh  *freshCache // nil: none is wanted
+
+	largePlaces *ondisk.Map  // by content; positions in extents
+	extents     *ondisk.File // of large files
 }
 
-// layOut reads the contents of all files below top, stores their chunks and sets every
-// file's location.
+func (p *publisher) newLayout(caching bool) (l *layout, err error) {
+	l = &layout{inodes: 1, largePlaces: ondisk.NewMap(p.scratch(), limits.keys)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if l.nodes, err = erofs.NewBuilder(p.scratch()); err != nil {
+		return l, err
+	}
+	if l.small, err = newChunkList(p.scratch()); err != nil {
+		return l, err
+	}
+	if l.large, err = newChunkList(p.scratch()); err != nil {
+		return l, err
+	}
+	if l.extents, err = ondisk.NewFile(p.scratch()); err != nil {
+		return l, err
+	}
+	if caching {
+		l.fresh, err = newFreshCache(p.scratch())
+	}
+	return l, err
+}
+
+// Close removes the files of a layout.
+func (l *layout) Close() error {
+	return errors.Join(l.nodes.Close(), l.small.Close(), l.large.Close(), l.extents.Close(), l.largePlaces.Close(), l.fresh.Close())
+}
+
+// item is an entry on its way through layOut.
+type item struct {
+	e      *entry
+	begins bool     // a directory whose entries follow
+	known  *content // from the cache
+}
+
+// layOut reads the contents of all files of a walk, stores their chunks, and gives all
+// entries to the builder of nodes.
 //
-// Small files come first, in the order of files: the files of a directory by their
-// names, then those of its first subdirectory, and so on. Each begins at a block
-// boundary. Equal files share one location. They are gathered into chunks, which end
+// Small files come first in the data area, in the order of the walk: the files of a
+// directory by their names, then those of its first subdirectory, and so on. Each begins at
+// a block boundary. Equal files share one location. They are gathered into chunks, which end
 // where border decides. Large files follow in the same order, each with chunks of its
 // own; equal ones share a location too.
-func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
-	l := &layout{fresh: newCache()}
-	files := l.list(top)
-	for _, f := range files {
-		p.progress.Files.Add(1)
-		p.progress.Bytes.Add(f.node.Size)
-	}
-	g := &gatherer{p: p, layout: l, places: map[object.Digest]int64{}}
+func (p *publisher) layOut(ctx context.Context, walked *ondisk.File, l *layout) error {
+	g := &gatherer{p: p, layout: l, places: ondisk.NewMap(p.scratch(), limits.keys)}
+	defer g.places.Close()
 	g.group.SetLimit(2 * runtime.GOMAXPROCS(0))
-	var larges []*entry
-	var contents []*content // of these
-	err := inOrder(ctx, len(files), 2*runtime.GOMAXPROCS(0), 512,
-		func(ctx context.Context, i int) (*content, error) { return p.contentOf(ctx, files[i]) },
-		func(i int, c *content) error {
-			e := files[i]
-			l.bytes += e.node.Size
-			l.fresh.add(e, c)
-			p.progress.DoneFiles.Add(1)
-			p.progress.DoneBytes.Add(e.node.Size)
-			switch classOf(e.node) {
-			case inline:
-				e.node.Inline = c.inline
-			case small:
-				g.add(ctx, e, c)
-			case large:
-				larges, contents = append(larges, e), append(contents, c)
+	in := readEntries(walked)
+	err := inOrder(ctx, 2*runtime.GOMAXPROCS(0), 512,
+		func() (i item, read bool, err error) {
+			if i.e, i.begins, err = in.read(); err != nil || i.e == nil {
+				return i, false, err
 			}
-			return nil
-		})
+			if i.begins || !i.e.file() || i.e.node.Size == 0 {
+				return i, false, nil
+			}
+			i.known = p.old.find(i.e)
+			return i, true, nil
+		},
+		func(ctx context.Context, i item) (*content, error) { return p.contentOf(ctx, i) },
+		func(i item, c *content) error { return g.add(ctx, i, c) })
 	if err == nil {
 		g.flush(ctx)
 	}
 	if waitErr := g.group.Wait(); err == nil {
 		err = waitErr
 	}
-	if err != nil {
-		return nil, err
-	}
-	l.chunks, l.size = g.chunks(), g.size
-	places := map[object.Digest][]erofs.Extent{}
-	for i, e := range larges {
-		e.node.Extents = l.placeLarge(contents[i].pieces, e.node.Size, places)
-	}
-	return l, nil
-}
-
-// list returns all regular files, each once, in the order of files, and counts inodes.
-func (l *layout) list(top *entry) []*entry {
-	var files []*entry
-	seen := map[*erofs.Node]bool{}
-	var visit func(*entry)
-	visit = func(e *entry) {
-		l.inodes++
-		for _, c := range e.below {
-			kind := c.node.Mode & unix.S_IFMT
-			if kind == unix.S_IFDIR {
-				continue
-			}
-			if c.nlink > 1 {
-				if seen[c.node] {
-					continue
-				}
-				seen[c.node] = true
-			}
-			l.inodes++
-			if kind == unix.S_IFREG {
-				files = append(files, c)
-			}
-		}
-		for _, c := range e.below {
-			if c.node.Mode&unix.S_IFMT == unix.S_IFDIR {
-				visit(c)
-			}
-		}
-	}
-	visit(top)
-	return files
+	return err
 }
 
 // contentOf returns the content of a file from the cache, or else reads the file.
-func (p *publisher) contentOf(ctx context.Context, e *entry) (*content, error) {
-	if e.node.Size == 0 {
-		return &content{}, nil
-	}
-	c := p.old.find(e)
-	if c == nil || !c.fits(e.node) {
-		return p.read(ctx, e, false)
+func (p *publisher) contentOf(ctx context.Context, i item) (*content, error) {
+	c := i.known
+	if c == nil || !c.fits(i.e.node) {
+		return p.read(ctx, i.e, false)
 	}
 	for _, piece := range c.pieces {
 		if piece.Hole() {
@@ -267,59 +280,127 @@ func (p *publisher) contentOf(ctx context.Context, e *entry) (*content, error) {
 			return nil, err
 		}
 		if !ok { // the store is another than last time, or a gc removed it
-			return p.read(ctx, e, false)
+			return p.read(ctx, i.e, false)
 		}
 	}
 	return c, nil
 }
 
-// placeLarge appends a large file's chunks to the data area, unless an equal file is
-// there, and returns the location of its data.
-func (l *layout) placeLarge(pieces []tree.Chunk, size int64, places map[object.Digest][]erofs.Extent) []erofs.Extent {
+// placeLarge appends a large file's chunks to its part of the data area, unless an equal
+// file is there, and returns the location of its data in that part.
+func (l *layout) placeLarge(pieces []tree.Chunk, size int64) ([]erofs.Extent, error) {
 	key := make([]byte, 0, len(pieces)*48)
 	key = binary.LittleEndian.AppendUint64(key, uint64(size))
 	for _, c := range pieces {
 		key = append(key, c.Digest[:]...)
 		key = binary.LittleEndian.AppendUint64(key, uint64(c.Size))
 	}
-	id := object.Sum(key)
-	if extents, ok := places[id]; ok {
-		return extents
+	id := ondisk.Key(object.Sum(key))
+	at, ok, err := l.largePlaces.Get(id)
+	if err != nil {
+		return nil, err
 	}
-	var extents []erofs.Extent
-	var at int64
+	n := &erofs.Node{}
+	if ok {
+		rec := l.extents.Reader(int64(at), 4<<10)
+		if b := rec.Bytes(); rec.Err() != nil {
+			return nil, rec.Err()
+		} else if err := erofs.ParseNode(b, n); err != nil {
+			return nil, err
+		}
+		return n.Extents, nil
+	}
+	var off int64
 	for i, c := range pieces {
 		if !c.Hole() {
 			if i > 0 && !pieces[i-1].Hole() {
-				extents[len(extents)-1].Length += c.Size
+				n.Extents[len(n.Extents)-1].Length += c.Size
 			} else {
-				extents = append(extents, erofs.Extent{FileOffset: at, Length: c.Size, DataOffset: l.size})
+				n.Extents = append(n.Extents, erofs.Extent{FileOffset: off, Length: c.Size, DataOffset: l.large.size})
 			}
-			l.chunks = append(l.chunks, c)
-			l.size += c.Size
+			if err := l.large.append(c); err != nil {
+				return nil, err
+			}
 		}
-		at += c.Size
+		off += c.Size
 	}
-	if n := len(extents); n > 0 {
-		last := &extents[n-1]
+	if n := n.Extents; len(n) > 0 {
+		last := &n[len(n)-1]
 		last.Length = min(last.Length, size-last.FileOffset)
 	}
-	places[id] = extents
-	return extents
+	if err := l.largePlaces.Put(id, uint64(l.extents.Size())); err != nil {
+		return nil, err
+	}
+	rec := erofs.AppendNode(nil, n)
+	_, err = l.extents.Write(append(binary.AppendUvarint(nil, uint64(len(rec))), rec...))
+	return n.Extents, err
 }
 
 // gatherer places small files side by side and gathers them into chunks.
 type gatherer struct {
 	p      *publisher
 	layout *layout
-	places map[object.Digest]int64 // in the data area, by content
-	size   int64                   // of the area so far
-	open   []member                // of the current chunk
-	sum    int64                   // its bytes
+	places *ondisk.Map // in the first part of the data area, by content
+	open   []member    // of the current chunk
+	sum    int64       // its bytes
 	group  errgroup.Group
+}
 
-	mu   sync.Mutex
-	done []*tree.Chunk
+// add gives an entry with its content to the builder of nodes.
+func (g *gatherer) add(ctx context.Context, i item, c *content) error {
+	l, e := g.layout, i.e
+	named := func(err error) error {
+		if invalid(err) {
+			return &SourceError{Path: e.path(), Reason: err.Error(), HintText: "leave it out of the directory: a tree cannot hold it", Err: err}
+		}
+		return err
+	}
+	switch {
+	case i.begins:
+		return named(l.nodes.Directory(e.index, e.node))
+	case e.first != 0:
+		_, err := l.nodes.Link(e.name, e.node.Mode, e.first)
+		return named(err)
+	}
+	l.inodes++
+	if e.file() {
+		if c == nil {
+			c = &content{}
+		}
+		l.bytes += e.node.Size
+		g.p.progress.DoneFiles.Add(1)
+		g.p.progress.DoneBytes.Add(e.node.Size)
+		if l.fresh != nil {
+			if err := l.fresh.add(e, c); err != nil {
+				return err
+			}
+		}
+		var err error
+		switch classOf(e.node) {
+		case inline:
+			e.node.Inline = c.inline
+		case small:
+			err = g.small(ctx, e, c)
+		case large:
+			e.node.Second = true
+			e.node.Extents, err = l.placeLarge(c.pieces, e.node.Size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := l.nodes.Add(e.name, e.node)
+	return named(err)
+}
+
+// invalid reports whether an error is about a node that no tree can hold.
+func invalid(err error) bool {
+	for _, e := range []error{erofs.ErrNode, erofs.ErrXattr, erofs.ErrInline, erofs.ErrTooBig} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 type member struct {
@@ -331,26 +412,29 @@ func (m member) blocks() int64 { return roundUp(m.e.node.Size) }
 
 func roundUp(n int64) int64 { return (n + erofs.BlockSize - 1) &^ (erofs.BlockSize - 1) }
 
-// add assigns a location to a small file.
-func (g *gatherer) add(ctx context.Context, e *entry, c *content) {
-	at, ok := g.places[c.digest]
+// small assigns a location to a small file.
+func (g *gatherer) small(ctx context.Context, e *entry, c *content) error {
+	at, ok, err := g.places.Get(ondisk.Key(c.digest))
+	if err != nil {
+		return err
+	}
 	if !ok {
 		m := member{e, c}
 		if g.sum+m.blocks() > chunkMax {
 			g.flush(ctx)
 		}
-		at = g.size
-		g.places[c.digest] = at
+		at = uint64(g.layout.small.size + g.sum)
+		if err := g.places.Put(ondisk.Key(c.digest), at); err != nil {
+			return err
+		}
 		g.open = append(g.open, m)
 		g.sum += m.blocks()
-		g.size += m.blocks()
 		if border(c.digest, m.blocks(), g.sum) {
 			g.flush(ctx)
 		}
-	} else {
-		c.bytes = nil
 	}
-	e.node.Extents = []erofs.Extent{{Length: e.node.Size, DataOffset: at}}
+	e.node.Extents = []erofs.Extent{{Length: e.node.Size, DataOffset: int64(at)}}
+	return nil
 }
 
 // border reports whether a chunk of sum bytes ends behind its last file, which has this
@@ -381,28 +465,20 @@ func (g *gatherer) flush(ctx context.Context) {
 		return
 	}
 	members := g.open
-	chunk := &tree.Chunk{Size: g.sum}
-	g.done = append(g.done, chunk)
+	done := g.layout.small.reserve(g.sum)
 	g.open, g.sum = nil, 0
 	g.group.Go(func() error {
 		d, err := g.p.gathered(ctx, members)
 		if err != nil {
 			return err
 		}
-		chunk.Digest = d
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.layout.fresh.gathered[gatheredKey(members)] = d
-		return nil
+		if fresh := g.layout.fresh; fresh != nil {
+			if err := fresh.gathered(gatheredKey(members), d); err != nil {
+				return err
+			}
+		}
+		return done(d)
 	})
-}
-
-func (g *gatherer) chunks() []tree.Chunk {
-	list := make([]tree.Chunk, 0, len(g.done))
-	for _, c := range g.done {
-		list = append(list, *c)
-	}
-	return list
 }
 
 // gatheredKey identifies a chunk by the digests of its files.
@@ -420,10 +496,15 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 	for _, m := range members {
 		known = known && m.c.bytes == nil
 	}
-	if d, ok := p.old.gathered[gatheredKey(members)]; ok && known {
-		_, ok, err := p.w.Has(d)
-		if ok || err != nil {
+	if known {
+		d, ok, err := p.old.chunk(gatheredKey(members))
+		if err != nil {
 			return d, err
+		}
+		if ok {
+			if _, ok, err := p.w.Has(d); ok || err != nil {
+				return d, err
+			}
 		}
 	}
 	buf := windows.Get().(*[]byte)
@@ -445,37 +526,48 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 	return p.put(block)
 }
 
-// inOrder computes n values in parallel and uses them one by one in order. At most
-// window computed values wait for their use.
-func inOrder[T any](ctx context.Context, n, workers, window int, compute func(context.Context, int) (T, error), use func(int, T) error) error {
+// inOrder takes values from next, one after the other, until it returns the zero value, and
+// uses them in the same order. For those of which next reports that they must be computed, it
+// calls compute before, in parallel. At most window values wait for their use.
+func inOrder[I comparable, T any](ctx context.Context, workers, window int, next func() (in I, computed bool, err error), compute func(context.Context, I) (T, error), use func(I, T) error) error {
 	type piece struct {
-		i   int
-		out chan T
+		in  I
+		out chan T // nil: nothing is computed
 	}
-	pieces, queue := make(chan piece), make(chan chan T, window)
+	pieces, queue := make(chan piece), make(chan piece, window)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(pieces)
 		defer close(queue)
-		for i := range n {
-			out := make(chan T, 1)
+		var end I
+		for {
+			in, computed, err := next()
+			if err != nil || in == end {
+				return err
+			}
+			p := piece{in: in}
+			if computed {
+				p.out = make(chan T, 1)
+			}
 			select {
-			case queue <- out:
+			case queue <- p:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
+			if !computed {
+				continue
+			}
 			select {
-			case pieces <- piece{i, out}:
+			case pieces <- p:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 		}
-		return nil
 	})
 	for range workers {
 		g.Go(func() error {
 			for j := range pieces {
-				v, err := compute(ctx, j.i)
+				v, err := compute(ctx, j.in)
 				if err != nil {
 					return err
 				}
@@ -485,19 +577,92 @@ func inOrder[T any](ctx context.Context, n, workers, window int, compute func(co
 		})
 	}
 	g.Go(func() error {
-		i := 0
-		for out := range queue {
-			select {
-			case v := <-out:
-				if err := use(i, v); err != nil {
-					return err
+		for p := range queue {
+			var v T
+			if p.out != nil {
+				select {
+				case v = <-p.out:
+				case <-ctx.Done():
+					return context.Cause(ctx)
 				}
-			case <-ctx.Done():
-				return context.Cause(ctx)
 			}
-			i++
+			if err := use(p.in, v); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 	return g.Wait()
+}
+
+// chunkList is a list of the chunks of a part of the image, in order. It is kept on the
+// disk.
+type chunkList struct {
+	size  int64 // of the chunks
+	count int
+
+	mu      sync.Mutex
+	file    *ondisk.File
+	pending []*pendingChunk // in order; behind those in file
+}
+
+type pendingChunk struct {
+	chunk tree.Chunk
+	done  bool // it has its digest
+}
+
+func newChunkList(dir string) (*chunkList, error) {
+	f, err := ondisk.NewFile(dir)
+	return &chunkList{file: f}, err
+}
+
+// reserve appends a chunk whose digest is not yet known. The caller gives it to the function
+// that is returned, which any goroutine may call.
+func (l *chunkList) reserve(size int64) func(object.Digest) error {
+	c := &pendingChunk{chunk: tree.Chunk{Size: size}}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.size += size
+	l.count++
+	l.pending = append(l.pending, c)
+	return func(d object.Digest) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.chunk.Digest, c.done = d, true
+		for len(l.pending) > 0 && l.pending[0].done {
+			c := l.pending[0].chunk
+			l.pending = l.pending[1:]
+			if _, err := l.file.Write(binary.LittleEndian.AppendUint64(c.Digest[:], uint64(c.Size))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func (l *chunkList) append(c tree.Chunk) error { return l.reserve(c.Size)(c.Digest) }
+
+// each calls fn for all chunks, all of which have their digests.
+func (l *chunkList) each(fn func(tree.Chunk) error) error {
+	for r := l.file.Reader(0, 64<<10); ; {
+		if !r.More() {
+			return r.Err()
+		}
+		b := r.Next(object.DigestSize + 8)
+		if b == nil {
+			return r.Err()
+		}
+		c := tree.Chunk{Digest: object.Digest(b[:object.DigestSize]), Size: int64(binary.LittleEndian.Uint64(b[object.DigestSize:]))}
+		if err := fn(c); err != nil {
+			return err
+		}
+	}
+}
+
+// Close removes the list. A nil list may be closed.
+func (l *chunkList) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.file.Close()
 }

@@ -2,21 +2,24 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/ondisk"
 	"premix/internal/store/erofs"
+	"premix/internal/store/object"
 )
 
 // retries is how many times a file that changes during reading is read again.
@@ -26,16 +29,21 @@ const retries = 3
 // path_resolution(7)). Trees may be deeper.
 const pathMax = 4096
 
-// entry is one name in the directory being published. Names that are hard links of one
-// file share a node.
+// entry is one name in the directory being published.
 type entry struct {
-	parent *entry // nil for the root
-	name   string
-	stamp  stamp
-	nlink  uint64
-	node   *erofs.Node
-	below  []*entry // of a directory, in order of names
+	dir   string // its directory: a path below the root, "" for the root itself
+	name  string // "" for the root
+	stamp stamp
+	nlink uint64
+	node  *erofs.Node
+	index int64 // in the order of [erofs.Builder]
+	first int64 // of a further hard link: the index of the first; otherwise 0
 }
+
+// file reports whether the entry is the first name of a regular file.
+func (e *entry) file() bool { return e.first == 0 && e.node.Mode&unix.S_IFMT == unix.S_IFREG }
+
+func (e *entry) isDir() bool { return e.node.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 // stamp identifies a state of a file.
 type stamp struct {
@@ -50,173 +58,570 @@ func stampOf(st *unix.Stat_t) stamp {
 }
 
 // path returns the path below the root, "." for the root.
-func (e *entry) path() string {
-	if e.parent == nil {
-		return "."
+func (e *entry) path() string { return cmp.Or(join(e.dir, e.name), ".") }
+
+// join returns the path of a name in a directory, and the directory's if the name is empty.
+func join(dir, name string) string {
+	switch {
+	case dir == "":
+		return name
+	case name == "":
+		return dir
 	}
-	n := 0
-	for at := e; at.parent != nil; at = at.parent {
-		n += len(at.name) + 1
-	}
-	p := make([]byte, n)
-	for at := e; at.parent != nil; at = at.parent {
-		n -= len(at.name) + 1
-		copy(p[n:], at.name)
-		p[n+len(at.name)] = '/'
-	}
-	return string(p[:len(p)-1])
+	return dir + "/" + name
 }
 
-// walker reads the entries of directories with their metadata, but not contents.
+// How many subdirectories are listed before they are needed: of one directory, and of all.
+const aheadEach, aheadAll = 8, 64
+
+// workLimits bound the memory of a publish.
+type workLimits struct {
+	keys  int // of each map in memory
+	bytes int // of names in memory that are sorted
+	// A directory of more entries than this is read in pieces of as many.
+	list int
+	// How many subdirectories of one directory are kept in memory, while those before
+	// them are visited. The others are on the disk.
+	subs int
+}
+
+// limits are variable for tests.
+var limits = workLimits{keys: ondisk.MapRecent, bytes: ondisk.SortMemory, list: 1024, subs: 128}
+
+// walker reads the entries of directories with their metadata, but not contents. It writes
+// them to a file, in the order of [erofs.Builder].
 type walker struct {
-	ctx    context.Context
-	tokens chan struct{} // one for each further goroutine
-	wg     sync.WaitGroup
-	seen   func(entries int) // called with the number of entries seen, from any goroutine
-
-	mu  sync.Mutex
-	err error
+	ctx     context.Context
+	scratch string        // directory for files
+	out     *ondisk.File  // see encode
+	subs    *ondisk.File  // names of subdirectories that are not in memory
+	links   *ondisk.Map   // first names of hard links, by linkKey
+	count   int64         // entries, the root included
+	seen    func(*entry)  // called for each entry
+	counted int64         // entries for which seen was called
+	tokens  chan struct{} // one for each listing ahead
+	rec     []byte
 }
 
-// walk reads the tree below the open directory root. It reads directories in parallel;
-// the result does not depend on their order.
-func walk(ctx context.Context, root *os.File, seen func(entries int)) (*entry, error) {
-	w := &walker{ctx: ctx, tokens: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), seen: seen}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
-		return nil, sourceError(".", err)
+// walk reads the tree below the open directory root. It returns a file of entries, which
+// readEntries reads. Its own files are in scratch.
+func walk(ctx context.Context, root *os.File, scratch string, seen func(*entry)) (out *ondisk.File, err error) {
+	w := &walker{ctx: ctx, scratch: scratch, seen: seen, count: 1, tokens: make(chan struct{}, aheadAll), links: ondisk.NewMap(scratch, limits.keys)}
+	defer func() { err = errors.Join(err, w.subs.Close(), w.links.Close()) }() // of the last links
+	if w.subs, err = ondisk.NewFile(scratch); err != nil {
+		return nil, err
 	}
-	top := &entry{}
-	if err := top.fill(&st, int(root.Fd()), "."); err != nil {
-		return nil, sourceError(".", err)
+	if w.out, err = ondisk.NewFile(scratch); err != nil {
+		return nil, err
 	}
 	dir, err := openat(int(root.Fd()), ".", unix.O_DIRECTORY)
 	if err != nil {
-		return nil, sourceError(".", err)
+		err = sourceError(".", err)
+	} else {
+		err = w.directory(listDir(ctx, dir, ""), 0)
 	}
-	w.directory(top, dir)
-	w.wg.Wait()
-	if w.err != nil {
-		return nil, w.err
+	if err != nil {
+		return nil, errors.Join(err, w.out.Close())
 	}
-	shareLinks(top)
-	return top, nil
+	return w.out, nil
 }
 
-// fail keeps the first error.
-func (w *walker) fail(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err == nil {
-		w.err = err
-	}
+// listing is a directory that was read.
+type listing struct {
+	dir     *os.File
+	path    string // below the root
+	self    *entry
+	entries []*entry // in order of names
+	many    bool     // it has more entries than limits.list permits, which were not read
+	err     error
 }
 
-func (w *walker) stopped() bool {
-	if err := context.Cause(w.ctx); err != nil {
-		w.fail(err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err != nil
+// subdirectory is a directory that is to be visited.
+type subdirectory struct {
+	index int64
+	name  string
+	ahead chan *listing // nil: it is not listed ahead
 }
 
-// directory reads the entries of e and below, and closes dir, e's open directory.
-func (w *walker) directory(e *entry, dir *os.File) {
-	if w.stopped() {
+// listDir reads a directory, and closes it if it cannot be read. It reads it again if it changes
+// meanwhile.
+func listDir(ctx context.Context, dir *os.File, path string) *listing {
+	l := &listing{dir: dir, path: path}
+	l.err = again(ctx, path, func() (bool, error) { return l.read() })
+	if l.err != nil {
 		dir.Close()
-		return
 	}
-	var err error
+	return l
+}
+
+// again calls read until it does not report that a directory changed while it was read.
+func again(ctx context.Context, path string, read func() (again bool, err error)) error {
 	for try := range retries + 1 {
-		var again bool
-		if again, err = e.list(dir); err != nil || !again {
-			break
+		if err := context.Cause(ctx); err != nil {
+			return err
 		}
-		err = &SourceError{Path: e.path(), Reason: "it changes while it is being read", HintText: "publish while no program writes to it, or publish a copy"}
 		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
-	}
-	if err != nil {
-		dir.Close()
-		w.fail(err)
-		return
-	}
-	w.seen(len(e.below))
-	for _, c := range e.below {
-		if c.node.Mode&unix.S_IFMT != unix.S_IFDIR {
-			continue
-		}
-		sub, err := openat(int(dir.Fd()), c.name, unix.O_DIRECTORY)
-		if err != nil {
-			w.fail(sourceError(c.path(), err))
-			break
-		}
-		select {
-		case w.tokens <- struct{}{}:
-			w.wg.Go(func() {
-				defer func() { <-w.tokens }()
-				w.directory(c, sub)
-			})
-		default:
-			w.directory(c, sub)
+		if changed, err := read(); err != nil || !changed {
+			return err
 		}
 	}
-	dir.Close()
+	return &SourceError{Path: cmp.Or(path, "."), Reason: "it changes while it is being read", HintText: "publish while no program writes to it, or publish a copy"}
 }
 
-// list reads the entries of a directory. It reports whether they must be read again
-// because the directory changed while it was read.
-func (e *entry) list(dir *os.File) (again bool, err error) {
-	fd := int(dir.Fd())
-	var before, after unix.Stat_t
-	if err := unix.Fstat(fd, &before); err != nil {
-		return false, sourceError(e.path(), err)
+// begin rewinds the directory and returns its state.
+func (l *listing) begin() (st unix.Stat_t, err error) {
+	if err := unix.Fstat(int(l.dir.Fd()), &st); err != nil {
+		return st, sourceError(cmp.Or(l.path, "."), err)
 	}
-	if _, err := dir.Seek(0, 0); err != nil {
-		return false, sourceError(e.path(), err)
+	if _, err := l.dir.Seek(0, 0); err != nil {
+		return st, sourceError(cmp.Or(l.path, "."), err)
 	}
-	names, err := dir.Readdirnames(-1)
+	l.self = &entry{}
+	if err := l.self.fill(&st, int(l.dir.Fd()), "."); err != nil {
+		return st, sourceError(cmp.Or(l.path, "."), err)
+	}
+	return st, nil
+}
+
+// changed reports whether the directory is in another state than before.
+func (l *listing) changed(before *unix.Stat_t) (bool, error) {
+	var after unix.Stat_t
+	if err := unix.Fstat(int(l.dir.Fd()), &after); err != nil {
+		return false, sourceError(cmp.Or(l.path, "."), err)
+	}
+	return stampOf(before) != stampOf(&after), nil
+}
+
+func (l *listing) read() (again bool, err error) {
+	before, err := l.begin()
 	if err != nil {
-		return false, sourceError(e.path(), err)
+		return false, err
+	}
+	var names []string
+	for len(names) <= limits.list {
+		some, err := l.dir.Readdirnames(limits.list)
+		names = append(names, some...)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return false, sourceError(cmp.Or(l.path, "."), err)
+		}
+	}
+	if l.many = len(names) > limits.list; l.many {
+		return false, nil
 	}
 	slices.Sort(names)
-	e.below = make([]*entry, 0, len(names))
-	for _, n := range names {
-		c := &entry{parent: e, name: n}
-		var st unix.Stat_t
-		err := unix.Fstatat(fd, n, &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil {
-			err = c.fill(&st, fd, n)
-		}
-		if errors.Is(err, unix.ENOENT) {
-			return true, nil
-		}
-		if err != nil {
-			return false, sourceError(c.path(), err)
-		}
-		e.below = append(e.below, c)
-	}
-	if err := unix.Fstat(fd, &after); err != nil {
-		return false, sourceError(e.path(), err)
-	}
-	if stampOf(&before) != stampOf(&after) {
+	if l.entries, err = l.stat(names); errors.Is(err, unix.ENOENT) {
 		return true, nil
+	} else if err != nil {
+		return false, err
 	}
-	// It may have changed since its parent was read.
-	return false, e.refill(&after, fd, ".")
+	return l.changed(&before)
 }
 
-// refill updates an entry, keeping its node's address.
-func (e *entry) refill(st *unix.Stat_t, fd int, name string) error {
-	if stampOf(st) == e.stamp {
+// stat returns the entries with these names.
+func (l *listing) stat(names []string) ([]*entry, error) {
+	fd := int(l.dir.Fd())
+	entries := make([]*entry, 0, len(names))
+	for _, n := range names {
+		e := &entry{dir: l.path, name: n}
+		var st unix.Stat_t
+		err := unix.Fstatat(fd, n, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			e.node = &erofs.Node{Mode: unix.S_IFDIR} // the rest comes from its own listing
+		} else if err == nil {
+			err = e.fill(&st, fd, n)
+		}
+		if errors.Is(err, unix.ENOENT) {
+			return nil, unix.ENOENT
+		}
+		if err != nil {
+			return nil, sourceError(e.path(), err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// directory writes the entries of a directory and of those below it, and closes it.
+func (w *walker) directory(l *listing, index int64) error {
+	if l.err != nil {
+		return l.err
+	}
+	defer l.dir.Close()
+	subs := &subdirectories{file: w.subs}
+	if l.many {
+		if err := w.many(l, index, subs); err != nil {
+			return err
+		}
+	} else {
+		if err := w.head(l, index); err != nil {
+			return err
+		}
+		for _, e := range l.entries {
+			if err := w.add(e, subs); err != nil {
+				return err
+			}
+		}
+	}
+	l.entries = nil
+	return w.visit(l, subs)
+}
+
+// visit visits the subdirectories of a directory. Some are listed ahead.
+func (w *walker) visit(l *listing, subs *subdirectories) (err error) {
+	var next []*subdirectory
+	defer func() {
+		for _, s := range next { // after an error
+			if l := w.take(s); l != nil && l.err == nil {
+				l.dir.Close()
+			}
+		}
+	}()
+	for {
+		for len(next) < aheadEach {
+			s, err := subs.next()
+			if err != nil {
+				return err
+			}
+			if s == nil {
+				break
+			}
+			next = append(next, s)
+		}
+		if len(next) == 0 {
+			return nil
+		}
+		for _, s := range next[1:] {
+			if s.ahead == nil && !w.ahead(l, s) {
+				break
+			}
+		}
+		s := next[0]
+		next = next[1:]
+		sub := w.take(s)
+		if sub == nil {
+			sub = w.list(l, s.name)
+		}
+		if err := w.directory(sub, s.index); err != nil {
+			return err
+		}
+	}
+}
+
+// ahead lists a subdirectory in the background. It reports false if too many are listed.
+func (w *walker) ahead(l *listing, s *subdirectory) bool {
+	select {
+	case w.tokens <- struct{}{}:
+		s.ahead = make(chan *listing, 1)
+		go func() { s.ahead <- w.list(l, s.name) }()
+		return true
+	default:
+		return false
+	}
+}
+
+// take returns the listing of a subdirectory, or nil if it is not listed ahead.
+func (w *walker) take(s *subdirectory) *listing {
+	if s.ahead == nil {
 		return nil
 	}
-	fresh := &entry{parent: e.parent, name: e.name}
-	if err := fresh.fill(st, fd, name); err != nil {
-		return sourceError(e.path(), err)
+	l := <-s.ahead
+	<-w.tokens
+	return l
+}
+
+// list opens and lists a subdirectory.
+func (w *walker) list(l *listing, name string) *listing {
+	path := join(l.path, name)
+	dir, err := openat(int(l.dir.Fd()), name, unix.O_DIRECTORY)
+	if err != nil {
+		return &listing{err: sourceError(path, err)}
 	}
-	e.stamp, e.nlink = fresh.stamp, fresh.nlink
-	*e.node = *fresh.node
+	return listDir(w.ctx, dir, path)
+}
+
+// many writes the entries of a directory with many, again if it changes meanwhile.
+func (w *walker) many(l *listing, index int64, subs *subdirectories) error {
+	start, count := w.out.Size(), w.count
+	return again(w.ctx, l.path, func() (bool, error) {
+		if w.out.Size() > start {
+			if err := w.out.Truncate(start); err != nil {
+				return false, err
+			}
+			w.count = count
+			*subs = subdirectories{file: w.subs}
+			if err := w.relink(); err != nil {
+				return false, err
+			}
+		}
+		before, err := l.begin()
+		if err != nil {
+			return false, err
+		}
+		names := ondisk.NewSorter(w.scratch, limits.bytes)
+		defer names.Close()
+		for err == nil {
+			var some []string
+			some, err = l.dir.Readdirnames(limits.list)
+			for _, n := range some {
+				if err := names.Add([]byte(n)); err != nil {
+					return false, err
+				}
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			return false, sourceError(cmp.Or(l.path, "."), err)
+		}
+		if err := w.head(l, index); err != nil {
+			return false, err
+		}
+		batch := make([]string, 0, limits.list)
+		flush := func() error {
+			if err := context.Cause(w.ctx); err != nil {
+				return err
+			}
+			entries, err := l.stat(batch)
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				if err := w.add(e, subs); err != nil {
+					return err
+				}
+			}
+			batch = batch[:0]
+			return nil
+		}
+		for n, err := range names.Sorted() {
+			if err != nil {
+				return false, err
+			}
+			if batch = append(batch, string(n)); len(batch) < limits.list {
+				continue
+			}
+			if err := flush(); err != nil {
+				return errors.Is(err, unix.ENOENT), without(err, unix.ENOENT)
+			}
+		}
+		if err := flush(); err != nil {
+			return errors.Is(err, unix.ENOENT), without(err, unix.ENOENT)
+		}
+		return l.changed(&before)
+	})
+}
+
+// relink finds the hard links of the entries in the file again, after some were removed.
+func (w *walker) relink() error {
+	if err := w.links.Close(); err != nil {
+		return err
+	}
+	w.links = ondisk.NewMap(w.scratch, limits.keys)
+	for in := readEntries(w.out); ; {
+		e, begins, err := in.read()
+		if e == nil || err != nil {
+			return err
+		}
+		if !begins && !e.isDir() && e.first == 0 && e.nlink > 1 {
+			if err := w.links.Put(linkKey(e.stamp), uint64(e.index)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// without returns err, or nil if it is unwanted.
+func without(err, unwanted error) error {
+	if errors.Is(err, unwanted) {
+		return nil
+	}
+	return err
+}
+
+// subdirectories are those of one directory, in order.
+type subdirectories struct {
+	recent []*subdirectory // before those in the file
+	file   *ondisk.File
+	from   int64 // of the first in the file that is not in recent
+	end    int64 // 0: none is in the file
+}
+
+func (s *subdirectories) add(d *subdirectory) error {
+	if s.end == 0 && len(s.recent) < limits.subs {
+		s.recent = append(s.recent, d)
+		return nil
+	}
+	if s.end == 0 {
+		s.from = s.file.Size()
+	}
+	rec := binary.AppendUvarint(nil, uint64(d.index))
+	rec = append(binary.AppendUvarint(rec, uint64(len(d.name))), d.name...)
+	_, err := s.file.Write(rec)
+	s.end = s.file.Size()
+	return err
+}
+
+// next returns the next one, or nil.
+func (s *subdirectories) next() (*subdirectory, error) {
+	if len(s.recent) == 0 && s.from < s.end {
+		r := s.file.Reader(s.from, 4<<10)
+		for len(s.recent) < limits.subs && r.Offset() < s.end {
+			d := &subdirectory{index: int64(r.Uvarint())}
+			d.name = string(r.Bytes())
+			s.recent = append(s.recent, d)
+		}
+		if err := r.Err(); err != nil {
+			return nil, err
+		}
+		s.from = r.Offset()
+	}
+	if len(s.recent) == 0 {
+		return nil, nil
+	}
+	d := s.recent[0]
+	s.recent = s.recent[1:]
+	return d, nil
+}
+
+// Records of a walk.
+const (
+	walkDir   = iota // index and path of a directory, and its node; its entries follow
+	walkSub          // the name of a subdirectory
+	walkEntry        // the name of another entry, its stamp, links and node
+	walkLink         // the name of a further hard link, its type, and the index of the first
+)
+
+// head writes the beginning of a directory.
+func (w *walker) head(l *listing, index int64) error {
+	rec := binary.AppendUvarint(append(w.rec[:0], walkDir), uint64(index))
+	rec = append(binary.AppendUvarint(rec, uint64(len(l.path))), l.path...)
+	return w.put(w.node(rec, l.self.node))
+}
+
+// node appends a node and its length.
+func (w *walker) node(rec []byte, n *erofs.Node) []byte {
+	// The length comes behind, since it is known only then; it is fixed for that reason.
+	at := len(rec)
+	rec = erofs.AppendNode(append(rec, 0, 0, 0, 0), n)
+	binary.LittleEndian.PutUint32(rec[at:], uint32(len(rec)-at-4))
+	return rec
+}
+
+func (w *walker) put(rec []byte) error {
+	w.rec = rec
+	_, err := w.out.Write(rec)
+	return err
+}
+
+// add writes an entry of the current directory.
+func (w *walker) add(e *entry, subs *subdirectories) error {
+	e.index = w.count
+	w.count++
+	kind := byte(walkEntry)
+	switch {
+	case e.isDir():
+		kind = walkSub
+		if err := subs.add(&subdirectory{index: e.index, name: e.name}); err != nil {
+			return err
+		}
+	case e.nlink > 1:
+		key := linkKey(e.stamp)
+		first, ok, err := w.links.Get(key)
+		if err == nil && !ok {
+			err = w.links.Put(key, uint64(e.index))
+		}
+		if err != nil {
+			return err
+		}
+		if ok {
+			kind, e.first = walkLink, int64(first)
+		}
+	}
+	if e.index > w.counted { // of a directory that is read again, each counts once
+		w.counted = e.index
+		w.seen(e)
+	}
+	rec := binary.AppendUvarint(append(w.rec[:0], kind), uint64(len(e.name)))
+	rec = append(rec, e.name...)
+	switch kind {
+	case walkLink:
+		rec = binary.AppendUvarint(rec, uint64(e.first))
+		rec = binary.AppendUvarint(rec, uint64(e.node.Mode))
+	case walkEntry:
+		s := &e.stamp
+		for _, v := range []uint64{s.dev, s.ino, uint64(s.size), uint64(s.mtimeSec), uint64(s.mtimeNsec), uint64(s.changeSec), uint64(s.changeNsec), e.nlink} {
+			rec = binary.LittleEndian.AppendUint64(rec, v)
+		}
+		rec = w.node(rec, e.node)
+	}
+	return w.put(rec)
+}
+
+func linkKey(s stamp) ondisk.Key {
+	return ondisk.Key(object.Sum(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, s.dev), s.ino)))
+}
+
+// entries reads the entries of a walk in order.
+type entries struct {
+	r    *ondisk.Reader
+	dir  string
+	next int64
+}
+
+func readEntries(f *ondisk.File) *entries { return &entries{r: f.Reader(0, 256<<10), next: 1} }
+
+// read returns the next entry. If begins is set, it is a directory whose entries follow, and
+// index its index. At the end, e is nil.
+func (s *entries) read() (e *entry, begins bool, err error) {
+	if !s.r.More() {
+		return nil, false, s.r.Err()
+	}
+	e = &entry{dir: s.dir, index: s.next, node: &erofs.Node{}}
+	kind := s.r.Byte()
+	if kind == walkDir {
+		e.index = int64(s.r.Uvarint())
+		s.dir = string(s.r.Bytes())
+		err := s.node(e.node)
+		return e, true, err
+	}
+	s.next++
+	e.name = string(s.r.Bytes())
+	switch kind {
+	case walkSub:
+		e.node.Mode = unix.S_IFDIR
+	case walkLink:
+		e.first = int64(s.r.Uvarint())
+		e.node.Mode = uint32(s.r.Uvarint())
+	case walkEntry:
+		st := &e.stamp
+		if b := s.r.Next(8 * 8); b != nil {
+			le := binary.LittleEndian
+			st.dev, st.ino, st.size = le.Uint64(b), le.Uint64(b[8:]), int64(le.Uint64(b[16:]))
+			st.mtimeSec, st.mtimeNsec = int64(le.Uint64(b[24:])), int64(le.Uint64(b[32:]))
+			st.changeSec, st.changeNsec = int64(le.Uint64(b[40:])), int64(le.Uint64(b[48:]))
+			e.nlink = le.Uint64(b[56:])
+		}
+		return e, false, s.node(e.node)
+	}
+	return e, false, s.r.Err()
+}
+
+func (s *entries) node(n *erofs.Node) error {
+	b := s.r.Next(4)
+	if b == nil {
+		return s.r.Err()
+	}
+	b = s.r.Next(int(binary.LittleEndian.Uint32(b)))
+	if err := s.r.Err(); err != nil {
+		return err
+	}
+	if err := erofs.ParseNode(b, n); err != nil {
+		return err
+	}
+	for name, value := range n.Xattrs { // they are parts of the reader's buffer
+		n.Xattrs[name] = bytes.Clone(value)
+	}
 	return nil
 }
 
@@ -328,27 +733,6 @@ func growing(buf []byte, f func([]byte) (int, error)) ([]byte, error) {
 		}
 		return buf[:n], nil
 	}
-}
-
-// shareLinks gives all names of a file the same node.
-func shareLinks(e *entry) {
-	type inode struct{ dev, ino uint64 }
-	nodes := map[inode]*erofs.Node{}
-	var visit func(*entry)
-	visit = func(e *entry) {
-		for _, c := range e.below {
-			if c.nlink > 1 && c.node.Mode&unix.S_IFMT != unix.S_IFDIR {
-				id := inode{c.stamp.dev, c.stamp.ino}
-				if n, ok := nodes[id]; ok {
-					c.node = n
-				} else {
-					nodes[id] = c.node
-				}
-			}
-			visit(c)
-		}
-	}
-	visit(e)
 }
 
 // openat opens an entry of a directory for reading, without following a link or waiting

@@ -21,6 +21,8 @@ const (
 	// bounds the loss by a crash, and the data of one syncfs.
 	flushBytes   = 1 << 30
 	flushObjects = 8192
+	// A writer remembers about as many objects.
+	knownMost = 1 << 17
 )
 
 // Writer puts objects into a store, concurrently with other writers and a gc: see the
@@ -31,10 +33,11 @@ type Writer struct {
 	lock *os.File // held until Close
 
 	// mu guards the fields below. It is never held during a wait for a shard's lock.
-	mu     sync.Mutex
-	known  map[object.Digest]int64 // objects that stay: staged, renamed or refreshed; length of the stored form, or -1 while it is being written
-	staged []object.Digest         // written, not yet renamed
-	bytes  int64                   // of staged
+	mu      sync.Mutex
+	known   map[object.Digest]int64    // objects that stay: staged, renamed or refreshed; length of the stored form, or -1 while it is being written
+	waiting map[object.Digest]struct{} // those of them that are not yet renamed
+	staged  []object.Digest            // written, not yet given to settle
+	bytes   int64                      // of staged
 
 	shards [256]shard
 }
@@ -80,7 +83,7 @@ func (s *Store) Begin() (*Writer, error) {
 			}
 			return nil, accessError(s.dir, err)
 		}
-		return &Writer{s: s, dir: dir, lock: f, known: map[object.Digest]int64{}}, nil
+		return &Writer{s: s, dir: dir, lock: f, known: map[object.Digest]int64{}, waiting: map[object.Digest]struct{}{}}, nil
 	}
 }
 
@@ -115,9 +118,23 @@ func (w *Writer) Has(d object.Digest) (stored int64, ok bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, ok := w.known[d]; !ok {
+		w.forget()
 		w.known[d] = st.Size
 	}
 	return st.Size, true, nil
+}
+
+// forget makes space in known: an object that is in its place is found there again. The
+// caller holds mu.
+func (w *Writer) forget() {
+	if len(w.known) < knownMost {
+		return
+	}
+	for d := range w.known {
+		if _, ok := w.waiting[d]; !ok {
+			delete(w.known, d)
+		}
+	}
 }
 
 // Put stores content. It returns its digest, and the number of bytes written: 0 if the
@@ -158,7 +175,9 @@ func (w *Writer) PutStored(d object.Digest, frame []byte) (written int64, err er
 		w.mu.Unlock()
 		return 0, nil
 	}
+	w.forget()
 	w.known[d] = -1
+	w.waiting[d] = struct{}{}
 	w.mu.Unlock()
 	if err := writeFile(filepath.Join(w.dir, d.String()), frame); err != nil {
 		return 0, accessError(w.s.dir, err)
@@ -222,7 +241,13 @@ func (w *Writer) rename(d object.Digest) error {
 		return err
 	}
 	defer unlock()
-	return beneath.Move(filepath.Join(w.dir, d.String()), w.s.path(d.Path()), beneath.Volatile)
+	if err := beneath.Move(filepath.Join(w.dir, d.String()), w.s.path(d.Path()), beneath.Volatile); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, d)
+	return nil
 }
 
 func (w *Writer) syncfs() error {

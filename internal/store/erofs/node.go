@@ -56,18 +56,14 @@ type Node struct {
 	// ascending order of FileOffset. Between and behind the extents are holes.
 	Extents []Extent
 
-	// Children are the entries of a directory, in any order; Write sorts them
-	// in place. The same *Node under several names is a hard link.
-	Children []Child
+	// Second says that the extents lie in the second part of the data area, which
+	// begins where the first ends: see [Builder.Write].
+	Second bool
 
-	// The fields below belong to the writer that is at work.
-	writer *writer
-	nid    uint64
-	ino    uint32 // position in the order of writing, from 1; 0: not assigned
-	nlink  uint32
-	block  uint32 // first block of a directory's full blocks, or of a long symbolic link
-	last   uint32 // directory: index of the first entry of its last block
-	bytes  int64  // directory: size
+	// Children are the entries of a directory, in any order; Write sorts them
+	// in place. The same *Node under several names is a hard link. A Builder ignores
+	// them.
+	Children []Child
 }
 
 // Child is one entry of a directory. Name has 1 to 255 bytes, any but '/' and

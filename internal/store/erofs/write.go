@@ -1,69 +1,164 @@
 package erofs
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path"
 	"slices"
+
+	"premix/internal/kit/ondisk"
 )
 
 // flushAt is the number of bytes of metadata that are gathered before they are written.
 const flushAt = 1 << 20
 
-// Write writes the metadata of an image of the tree at root, a directory, and returns
-// their size, a multiple of BlockSize: the data area of dataSize bytes has to begin
-// there. The rest of its last block has to be zero.
+// Write writes the metadata of the image, and returns their size, a multiple of BlockSize:
+// the data area has to begin there. It has two parts of first and second bytes; the first is
+// a multiple of BlockSize. The rest of the last block of the data has to be zero.
 //
-// Equal trees give equal bytes. Children are sorted in place, and a node belongs to one
-// Write at a time. Besides the nodes, Write needs memory for little more than a
-// mebibyte of metadata, and 100 bytes for each distinct xattr. If a node is invalid,
-// Write returns a NodeError before it writes anything.
-func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) {
-	l, err := plan(root, dataSize)
-	if err != nil {
+// Equal trees give equal bytes. If a node is invalid, Write returns a NodeError before it
+// writes anything. A Builder writes one image.
+func (b *Builder) Write(to io.Writer, first, second int64) (metaSize int64, err error) {
+	if first < 0 || second < 0 || first+second >= nullBlock<<blockBits {
+		return 0, &NodeError{".", ErrTooBig}
+	}
+	if err := b.end(); err != nil {
 		return 0, err
 	}
-	defer l.drop()
-	if err := l.emit(w, root); err != nil {
+	w := b.writer(first, second)
+	defer func() { err = errors.Join(err, w.uses.Close(), w.ids.Close(), w.shared.Close()) }()
+	if err := w.scan(); err != nil {
 		return 0, err
 	}
-	return l.metaSize, nil
+	if err := w.place(); err != nil {
+		return 0, err
+	}
+	if err := w.emit(to); err != nil {
+		return 0, err
+	}
+	return w.metaSize, nil
 }
 
-// drop releases the data that a writer has gathered.
-func (w *writer) drop() { *w = writer{} }
-
-func plan(root *Node, dataSize int64) (*writer, error) {
+// Write writes the metadata of an image of the tree at root, a directory, and returns
+// their size, like [Builder.Write]. Children are sorted in place. The builder's files are in
+// the system's directory for temporary files.
+func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) {
 	if root == nil || root.Mode&modeType != modeDir {
-		return nil, &NodeError{".", errors.New("not a directory")}
+		return 0, &NodeError{".", errors.New("not a directory")}
 	}
 	if dataSize < 0 || dataSize >= nullBlock<<blockBits {
-		return nil, &NodeError{".", ErrTooBig}
+		return 0, &NodeError{".", ErrTooBig}
 	}
-	l := &writer{dataSize: dataSize, xattrs: make(map[[32]byte]*sharedXattr), hash: sha256.New()}
-	if err := l.scan(root, root); err != nil {
-		return nil, &NodeError{l.path(), err}
+	a := &adder{dataSize: dataSize, indexes: map[*Node]int64{root: 0}}
+	if err := a.check(root); err != nil {
+		return 0, &NodeError{path.Join(append([]string{"."}, a.names...)...), err}
 	}
-	l.uuid = [16]byte(l.hash.Sum(nil))
-	// These bits say how the UUID was made: version 8 of RFC 9562 permits any way.
-	l.uuid[6] = l.uuid[6]&0x0f | 0x80
-	l.uuid[8] = l.uuid[8]&0x3f | 0x80
-	return l, l.place(root)
+	if a.b, err = NewBuilder(os.TempDir()); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, a.b.Close()) }()
+	if err := a.add(root); err != nil {
+		return 0, err
+	}
+	return a.b.Write(w, dataSize, 0)
+}
+
+// adder gives a tree in memory to a Builder.
+type adder struct {
+	b        *Builder
+	dataSize int64
+	indexes  map[*Node]int64 // of the nodes that were seen
+	names    []string        // path from the root to the node that check visits
+}
+
+// check returns the error of the first invalid node.
+func (a *adder) check(n *Node) error {
+	if len(a.names) > MaxDepth {
+		return fmt.Errorf("%w: more than %d directories below each other", ErrTooBig, MaxDepth)
+	}
+	if err := n.check(a.dataSize); err != nil {
+		return err
+	}
+	if err := n.sortChildren(); err != nil {
+		return err
+	}
+	a.names = append(a.names, "")
+	for _, c := range n.Children {
+		a.names[len(a.names)-1] = c.Name
+		if _, ok := a.indexes[c.Node]; ok {
+			if c.Node.Mode&modeType == modeDir {
+				return fmt.Errorf("%w: a directory in two places", ErrNode)
+			}
+			continue
+		}
+		a.indexes[c.Node] = 0
+		if err := a.check(c.Node); err != nil {
+			return err
+		}
+	}
+	a.names = a.names[:len(a.names)-1]
+	return nil
+}
+
+// add adds a directory and those below it.
+func (a *adder) add(dir *Node) error {
+	if err := a.b.Directory(a.indexes[dir], dir); err != nil {
+		return err
+	}
+	for _, c := range dir.Children {
+		var err error
+		if first := a.indexes[c.Node]; first != 0 {
+			_, err = a.b.Link(c.Name, c.Node.Mode, first)
+		} else {
+			a.indexes[c.Node], err = a.b.Add(c.Name, c.Node)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, c := range dir.Children {
+		if c.Node.Mode&modeType == modeDir {
+			if err := a.add(c.Node); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // emit writes the metadata after place.
-func (w *writer) emit(to io.Writer, root *Node) error {
+func (w *writer) emit(to io.Writer) error {
 	o := &window{to: to}
-	w.putSuper(o, root)
-	for _, x := range w.shared {
-		putXattr(o.at(int64(x.id)*4, entrySize(x.rest, x.value)), x)
+	if err := w.putSuper(o); err != nil {
+		return err
 	}
-	err := w.tour(root, func(n, parent *Node) error {
-		w.putInode(o, n, parent)
+	if w.shared != nil {
+		r := w.shared.Reader(0, readBuffer)
+		for pos, left := int64(superOffset+superSize), w.shared.Size(); left > 0; {
+			n := int(min(left, readBuffer))
+			copy(o.at(pos, n), r.Next(n))
+			pos, left = pos+int64(n), left-int64(n)
+		}
+		if err := r.Err(); err != nil {
+			return err
+		}
+	}
+	var ino uint32
+	blocks := w.names.Reader(0, readBuffer)
+	tail := w.names.Reader(0, readBuffer)
+	err := w.tour(func(index int64, s spot, parent int64) error {
+		ino++
+		if err := w.putInode(o, ino, s, parent, tail); err != nil {
+			return err
+		}
 		return o.err
-	}, func(n, parent *Node) error {
-		w.putBlocks(o, n, parent)
+	}, func(d *direct) error {
+		if err := w.putBlocks(o, d, blocks); err != nil {
+			return err
+		}
 		return o.err
 	})
 	if err != nil {
@@ -74,22 +169,41 @@ func (w *writer) emit(to io.Writer, root *Node) error {
 	return o.err
 }
 
-func (w *writer) putSuper(o *window, root *Node) {
+func (w *writer) putSuper(o *window) error {
+	root, err := w.slots.Read(0)
+	if err != nil {
+		return err
+	}
 	b := o.at(superOffset, superSize)
 	le := binary.LittleEndian
 	le.PutUint32(b, superMagic)
 	le.PutUint32(b[8:], compatChecksum|compatMtime)
 	b[12] = blockBits
-	le.PutUint16(b[14:], uint16(root.nid))
+	le.PutUint16(b[14:], uint16(spot(root).nid()))
 	le.PutUint64(b[16:], uint64(w.inodes))
 	le.PutUint32(b[36:], uint32((w.metaSize+w.dataSize+BlockSize-1)>>blockBits))
 	le.PutUint32(b[40:], w.metaBlk)
 	copy(b[48:], w.uuid[:])
 	le.PutUint32(b[80:], incompatChunks)
+	return nil
 }
 
-func (w *writer) putInode(o *window, n, parent *Node) {
-	xattrs := w.xattrsOf(n)
+func (w *writer) putInode(o *window, ino uint32, s spot, parent int64, tail *ondisk.Reader) error {
+	// The spot is valid only until the next access.
+	nid, block, nlink, at, dir := s.nid(), s.block(), s.links()+1, s.at(), s.is(spotDir)
+	n, d := &w.node, &w.sub
+	if dir {
+		if _, err := w.readDir(at); err != nil {
+			return err
+		}
+		n = &d.node
+	} else if _, err := w.readNode(at); err != nil {
+		return err
+	}
+	xattrs, err := w.xattrsOf(n)
+	if err != nil {
+		return err
+	}
 	layout, data, size := layoutPlain, uint32(0), n.Size
 	var behind []byte // the inline bytes
 	chunkBits, chunks := uint(0), int64(0)
@@ -103,17 +217,20 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 			data = w.dataBlock(n.Extents[0].DataOffset)
 		}
 	case modeDir:
-		size, data = n.bytes, n.block
-		if tail := n.bytes % BlockSize; tail > 0 && n.fullBlocks(xattrs.size) == n.bytes>>blockBits {
-			layout, behind = layoutInline, slices.Grow(w.scratch[:0], int(tail))[:tail]
-			w.list(n, parent)
-			putEntries(behind, w.entries[n.last:])
+		size, data, nlink = d.bytes, block, d.nlink
+		if rest := d.bytes % BlockSize; rest > 0 && fullBlocks(d.bytes, xattrs.size) == d.bytes>>blockBits {
+			layout, behind = layoutInline, slices.Grow(w.scratch[:0], int(rest))[:rest]
 			w.scratch = behind
+			tail.MoveTo(d.lastName)
+			l := &lister{w: w, r: tail, d: d, parent: parent, next: d.first + d.last - d.dots, dots: d.dots}
+			if err := l.block(behind); err != nil {
+				return err
+			}
 		}
 	case modeSymlink:
-		size, data = int64(len(n.Target)), n.block
-		if n.longTarget(xattrs.size) {
-			copy(o.at(int64(n.block)<<blockBits, BlockSize), n.Target)
+		size, data = int64(len(n.Target)), block
+		if longTarget(len(n.Target), xattrs.size) {
+			copy(o.at(int64(block)<<blockBits, BlockSize), n.Target)
 		} else {
 			layout, behind = layoutInline, []byte(n.Target)
 		}
@@ -121,7 +238,7 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 		data = uint32(n.Rdev)
 	}
 
-	pos := int64(w.metaBlk)<<blockBits + int64(n.nid)*slotSize
+	pos := int64(w.metaBlk)<<blockBits + int64(nid)*slotSize
 	b := o.at(pos, extendedSize)
 	le := binary.LittleEndian
 	le.PutUint16(b, uint16(1|layout<<1))
@@ -131,12 +248,12 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 	le.PutUint16(b[4:], uint16(n.Mode))
 	le.PutUint64(b[8:], uint64(size))
 	le.PutUint32(b[16:], data)
-	le.PutUint32(b[20:], n.ino)
+	le.PutUint32(b[20:], ino)
 	le.PutUint32(b[24:], n.UID)
 	le.PutUint32(b[28:], n.GID)
 	le.PutUint64(b[32:], uint64(n.Sec))
 	le.PutUint32(b[40:], n.Nsec)
-	le.PutUint32(b[44:], n.nlink)
+	le.PutUint32(b[44:], nlink)
 	pos += extendedSize
 	if xattrs.size > 0 {
 		pos = putXattrs(o, pos, xattrs)
@@ -146,6 +263,7 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 	} else if len(behind) > 0 {
 		copy(o.at(pos, len(behind)), behind)
 	}
+	return nil
 }
 
 // dataBlock returns the block of the image at this offset of the data area.
@@ -179,29 +297,106 @@ func (w *writer) putMap(o *window, pos int64, n *Node, chunkBits uint, chunks in
 }
 
 // putBlocks writes the blocks of a directory that are not inline.
-func (w *writer) putBlocks(o *window, n, parent *Node) {
-	full := n.fullBlocks(w.xattrsOf(n).size)
-	if full == 0 {
-		return
+func (w *writer) putBlocks(o *window, d *direct, r *ondisk.Reader) error {
+	xattrs, err := w.xattrsOf(&d.node)
+	if err != nil {
+		return err
 	}
-	w.list(n, parent)
-	rest := w.entries
+	full := fullBlocks(d.bytes, xattrs.size)
+	if full == 0 {
+		return nil
+	}
+	s, err := w.slots.Read(d.own)
+	if err != nil {
+		return err
+	}
+	first := int64(spot(s).block())
+	r.MoveTo(d.names)
+	l := &lister{w: w, r: r, d: d, parent: d.parent, next: d.first}
 	for i := range full {
-		count, _ := fill(rest)
-		putEntries(o.at((int64(n.block)+i)<<blockBits, BlockSize), rest[:count])
-		rest = rest[count:]
+		if err := l.block(o.at((first+i)<<blockBits, BlockSize)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lister lists the entries of a directory, with "." and ".." in their places.
+type lister struct {
+	w      *writer
+	r      *ondisk.Reader // at the entry next
+	d      *direct
+	parent int64
+	next   int64 // index of the next entry but "." and ".."
+	dots   int64 // how many of these two are done
+	names  []byte
+	listed []dirent
+	read   bool // ahead is read, and not yet listed
+	ahead  nameEntry
+}
+
+type dirent struct {
+	nid  uint64
+	kind uint8
+	end  int // of its name
+}
+
+// block writes the next block of the directory, or the last one into less.
+func (l *lister) block(b []byte) error {
+	l.names, l.listed = l.names[:0], l.listed[:0]
+	size := 0
+	for {
+		if !l.read && l.next < l.d.first+l.d.count {
+			l.ahead, l.read = readName(l.r), true
+			if err := l.r.Err(); err != nil {
+				return err
+			}
+		}
+		var name string
+		var index int64
+		kind := uint32(modeDir)
+		dot := l.dots < int64(len(dotNames)) && (!l.read || dotNames[l.dots] < string(l.ahead.name))
+		switch {
+		case dot:
+			name, index = dotNames[l.dots], []int64{l.d.own, l.parent}[l.dots]
+		case l.read:
+			name, index, kind = string(l.ahead.name), l.next, l.ahead.mode
+			if l.ahead.link != 0 {
+				index = l.ahead.link
+			}
+		default: // the end
+			l.put(b)
+			return nil
+		}
+		if size += direntSize + len(name); size > BlockSize {
+			l.put(b)
+			return nil
+		}
+		s, err := l.w.slots.Read(index)
+		if err != nil {
+			return err
+		}
+		l.names = append(l.names, name...)
+		l.listed = append(l.listed, dirent{spot(s).nid(), direntType(kind), len(l.names)})
+		if dot {
+			l.dots++
+		} else {
+			l.next++
+			l.read = false
+		}
 	}
 }
 
-// putEntries writes the entries of one block of a directory.
-func putEntries(b []byte, entries []entry) {
-	name := len(entries) * direntSize
-	for i, e := range entries {
+// put writes the entries of one block of a directory.
+func (l *lister) put(b []byte) {
+	name, from := len(l.listed)*direntSize, 0
+	for i, e := range l.listed {
 		d := b[i*direntSize:]
-		binary.LittleEndian.PutUint64(d, e.node.nid)
+		binary.LittleEndian.PutUint64(d, e.nid)
 		binary.LittleEndian.PutUint16(d[8:], uint16(name))
-		d[10], d[11] = direntType(e.node.Mode), 0
-		name += copy(b[name:], e.name)
+		d[10], d[11] = e.kind, 0
+		name += copy(b[name:], l.names[from:e.end])
+		from = e.end
 	}
 }
 
@@ -222,7 +417,7 @@ func putXattrs(o *window, pos int64, p xattrPlan) int64 {
 	return pos
 }
 
-func putXattr(b []byte, x *sharedXattr) {
+func putXattr(b []byte, x sharedXattr) {
 	b[0], b[1] = uint8(len(x.rest)), x.index
 	binary.LittleEndian.PutUint16(b[2:], uint16(len(x.value)))
 	copy(b[xattrSize+copy(b[xattrSize:], x.rest):], x.value)

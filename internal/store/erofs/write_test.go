@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -124,9 +125,51 @@ func TestSameNodesSameBytes(t *testing.T) {
 	if digest(wide, nil) != digest(fresh, nil) {
 		t.Error("a tree that was larger once is another image")
 	}
+	restore := erofs.LittleMemory()
+	if little := digest(a, data); little != first {
+		t.Errorf("with little memory the digest is %s", little)
+	}
+	restore()
 	a.Children[0].Node.Nsec ^= 1
 	if digest(a, data) == first {
 		t.Error("another nanosecond, the same image")
+	}
+}
+
+// A Builder refuses entries that are out of order, or that no image can hold, and keeps the
+// error.
+func TestBuilderRefuses(t *testing.T) {
+	dir, file := &erofs.Node{Mode: typeDir}, &erofs.Node{Mode: typeFile}
+	for name, add := range map[string]func(*erofs.Builder){
+		"names out of order": func(b *erofs.Builder) { b.Add("b", file); b.Add("a", file) },
+		"one name twice":     func(b *erofs.Builder) { b.Add("a", file); b.Link("a", typeFile, 1) },
+		"a bad name":         func(b *erofs.Builder) { b.Add("a/b", file) },
+		"a bad node":         func(b *erofs.Builder) { b.Add("a", &erofs.Node{Mode: typeLink}) },
+		"a file with entries": func(b *erofs.Builder) {
+			i, _ := b.Add("a", file)
+			b.Directory(i, file)
+		},
+		"an extent behind the data": func(b *erofs.Builder) {
+			b.Add("a", &erofs.Node{Mode: typeFile, Size: 4096, Extents: []erofs.Extent{{Length: 4096, DataOffset: 8192}}})
+		},
+	} {
+		scratch := t.TempDir()
+		b, err := erofs.NewBuilder(scratch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Directory(0, dir)
+		add(b)
+		var out bytes.Buffer
+		if _, err := b.Write(&out, 4096, 4096); !errors.Is(err, erofs.ErrNode) || out.Len() > 0 {
+			t.Errorf("%s: %v, %d bytes", name, err, out.Len())
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.ReadDir(scratch); len(left) > 0 {
+			t.Errorf("%s: %v is left", name, left)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +48,15 @@ func child(what string, args []string) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.Publish(ctx, args[2], ref, store.PublishOptions{Key: key, Cache: args[4]})
+		if _, err = s.Publish(ctx, args[2], ref, store.PublishOptions{Key: key, Cache: args[4]}); err != nil {
+			return err
+		}
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			return err
+		}
+		_, peak, _ := strings.Cut(string(status), "VmHWM:")
+		_, err = fmt.Println(strings.Fields(peak)[0]) // KiB, of this program alone: Maxrss is of the parent before
 		return err
 	case "gc": // repeat until the process is killed
 		for {

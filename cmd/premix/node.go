@@ -29,6 +29,7 @@ func (a *app) nodeCommand() *cobra.Command {
 func (a *app) nodeStart() *cobra.Command {
 	var foreground bool
 	var metrics node.Config
+	var rate string
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start the node, and restore the mounts of a dead one",
@@ -63,6 +64,22 @@ premix mount does it if no node is running.`,
 			if given("metrics-host") {
 				c.MetricsHosts = metrics.MetricsHosts
 			}
+			if given("neighbours") {
+				c.Neighbours = metrics.Neighbours
+			}
+			if given("neighbours-listen") {
+				c.NeighboursListen = metrics.NeighboursListen
+			}
+			if given("neighbours-token-file") {
+				if c.NeighboursToken, err = filepath.Abs(metrics.NeighboursToken); err != nil {
+					return err
+				}
+			}
+			if given("neighbours-rate") {
+				if c.NeighboursRate, err = units.ParseSize(rate); err != nil {
+					return &usageError{fmt.Errorf("--neighbours-rate: %w", err), units.SizeHint}
+				}
+			}
 			if foreground {
 				if c.BlastWarm {
 					go a.warmAgain(ctx)
@@ -96,6 +113,10 @@ premix mount does it if no node is running.`,
 	f.StringVar(&metrics.MetricsListen, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT or unix:PATH")
 	f.StringVar(&metrics.MetricsTokens, "metrics-token-file", "", "file of tokens, one on each line: Prometheus must send one")
 	f.BoolVar(&metrics.MetricsOpen, "metrics-open", false, "give metrics to all clients that can reach the address")
+	f.StringVar(&metrics.Neighbours, "neighbours", "", "ask these nodes for objects before the origins: HOST:PORT,HOST:PORT or dns:NAME:PORT")
+	f.StringVar(&metrics.NeighboursListen, "neighbours-listen", "", "give objects to neighbours at HOST:PORT")
+	f.StringVar(&metrics.NeighboursToken, "neighbours-token-file", "", "file with the token of the site, the same on all nodes")
+	f.StringVar(&rate, "neighbours-rate", "", "most bytes for neighbours in a second, as in 500M (default: no limit)")
 	f.StringArrayVar(&metrics.MetricsHosts, "metrics-host", nil, "further host name of the address, besides localhost; may be repeated")
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 
 	"premix/internal/kit/exit"
 	"premix/internal/lazyfs"
+	"premix/internal/store/neighbour"
 	"premix/internal/store/object"
 )
 
@@ -211,6 +212,13 @@ type Origin struct {
 	P99       float64 `json:"p99_seconds"` // of recent fetches
 }
 
+// Neighbours describes the neighbours of a node in a status.
+type Neighbours struct {
+	Address string             `json:"address,omitempty"` // at which they ask this node
+	Asked   []neighbour.Status `json:"asked"`
+	Given   neighbour.Counts   `json:"given"` // to them
+}
+
 const originHealthy = "healthy"
 
 // Status describes the node.
@@ -225,4 +233,6 @@ type Status struct {
 	Deaths     int       `json:"deaths"` // recent deaths of workers
 	Namespace  string    `json:"namespace"`
 	Mounts     []Mounted `json:"mounts"`
+
+	Neighbours *Neighbours `json:"neighbours,omitempty"`
 }

@@ -45,7 +45,16 @@ type Config struct {
 	MetricsTokens string   `json:"metrics_token_file,omitempty"`
 	MetricsOpen   bool     `json:"metrics_open,omitempty"` // answer all clients of MetricsListen
 	MetricsHosts  []string `json:"metrics_hosts,omitempty"`
-	MaxDeaths     int      `json:"max_deaths"` // of workers within ten seconds, after which the supervisor gives up
+
+	// Neighbours are nodes that are asked before the origins: HOST:PORT,HOST:PORT or
+	// dns:NAME:PORT. At NeighboursListen, HOST:PORT, they ask this one. Both need the file
+	// of a token, the same on all nodes.
+	Neighbours       string `json:"neighbours,omitempty"`
+	NeighboursListen string `json:"neighbours_listen,omitempty"`
+	NeighboursToken  string `json:"neighbours_token_file,omitempty"`
+	NeighboursRate   int64  `json:"neighbours_rate,omitempty"` // bytes for them in a second; 0: no limit
+
+	MaxDeaths int `json:"max_deaths"` // of workers within ten seconds, after which the supervisor gives up
 
 	// BlastWarm asks the command that starts the node to load the BLAST databases that
 	// were in memory before; the node itself does not use it.
@@ -85,6 +94,10 @@ type file struct {
 	Tokens    string        `yaml:"metrics_token_file"`
 	Open      bool          `yaml:"metrics_open"`
 	Hosts     []string      `yaml:"metrics_hosts"`
+	Near      string        `yaml:"neighbours"`
+	NearOwn   string        `yaml:"neighbours_listen"`
+	NearToken string        `yaml:"neighbours_token_file"`
+	NearRate  size          `yaml:"neighbours_rate"`
 	MaxDeaths int           `yaml:"max_deaths"`
 	BlastWarm bool          `yaml:"blast_warm"`
 }
@@ -122,15 +135,18 @@ func ReadConfig() (Config, error) {
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
-		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MetricsTokens: f.Tokens, MetricsOpen: f.Open, MetricsHosts: f.Hosts, MaxDeaths: f.MaxDeaths, BlastWarm: f.BlastWarm,
+		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MetricsTokens: f.Tokens, MetricsOpen: f.Open, MetricsHosts: f.Hosts,
+		Neighbours: f.Near, NeighboursListen: f.NearOwn, NeighboursToken: f.NearToken, NeighboursRate: int64(f.NearRate), MaxDeaths: f.MaxDeaths, BlastWarm: f.BlastWarm,
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), HintText: "write the whole path, from / on"}
 		}
 	}
-	if f.Tokens != "" && !filepath.IsAbs(f.Tokens) {
-		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), HintText: "write the whole path, from / on"}
+	for _, name := range []string{f.Tokens, f.NearToken} {
+		if name != "" && !filepath.IsAbs(name) {
+			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, name), HintText: "write the whole path, from / on"}
+		}
 	}
 	if c.Trust, err = trust.Dir(os.Getenv("PREMIX_HOME")); err != nil {
 		return Config{}, usage("set PREMIX_HOME to a directory of your own", "no directory for the keys of stores: %v", err)
@@ -154,6 +170,9 @@ func (c *Config) check() error {
 	}
 	if c.Timeout <= 0 || c.Timeout > maxTimeout {
 		c.Timeout = maxTimeout
+	}
+	if err := c.checkNeighbours(); err != nil {
+		return err
 	}
 	if c.MetricsListen != "" {
 		if path, ok := strings.CutPrefix(c.MetricsListen, access.UnixPrefix); ok && !filepath.IsAbs(path) {

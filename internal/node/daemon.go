@@ -19,6 +19,7 @@ import (
 	"premix/internal/kit/mountinfo"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
+	"premix/internal/store/neighbour"
 	"premix/internal/store/object"
 	"premix/internal/store/tree"
 	"premix/internal/store/trust"
@@ -36,6 +37,8 @@ type daemon struct {
 
 	ctx context.Context // ends with the daemon's background work
 	end context.CancelFunc
+
+	neighbours *neighbour.Site // nil without neighbours
 
 	origins origins
 	layers  layers
@@ -276,6 +279,9 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, bootstrap *t
 func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	m.work.Lock()
 	defer m.work.Unlock()
+	if src != nil && src.share != nil {
+		src.share.Tree(m.entry.Tree)
+	}
 	l := d.lookUp(m, src)
 	t, err := d.cache.Tree(ctx, m.entry.Tree, src.fetcher())
 	if err != nil {

@@ -18,12 +18,15 @@ type families struct {
 	total, present, fetched, hits, misses, errs, corrupt *prometheus.Desc
 	copied, notKept, slowest                             *prometheus.Desc
 	requests, bytes, failures, wrong, healthy            *prometheus.Desc
+	nearRequests, nearBytes, nearErrors, nearWrong       *prometheus.Desc
+	nearLeftOut, nearGiven                               *prometheus.Desc
 	quota, used, free, evicted                           *prometheus.Desc
 }
 
 func newFamilies() families {
 	t := func(name, help string) *prometheus.Desc { return describe("tree_"+name, help, "tree", "ref") }
 	o := func(name, help string) *prometheus.Desc { return describe("origin_"+name, help, "origin") }
+	n := func(name, help string) *prometheus.Desc { return describe("neighbour_"+name, help, "neighbour") }
 	return families{
 		info:    describe("node_info", "1, with the version of the worker's binary.", "version"),
 		deaths:  describe("node_worker_deaths", "Workers that died lately without having been asked to end."),
@@ -44,6 +47,13 @@ func newFamilies() families {
 		failures: o("failures_total", "Requests to an origin that failed."),
 		wrong:    o("wrong_objects_total", "Objects of an origin that were not what their digest says."),
 		healthy:  o("healthy", "1 where the origin is asked without reserve."),
+
+		nearRequests: n("requests_total", "Requests to a neighbour."),
+		nearBytes:    n("received_bytes_total", "Bytes of objects from a neighbour."),
+		nearErrors:   n("failures_total", "Requests to a neighbour that failed."),
+		nearWrong:    n("wrong_objects_total", "Objects of a neighbour that were not what their digest says."),
+		nearLeftOut:  n("left_out", "1 while a neighbour is not asked after a failure."),
+		nearGiven:    describe("neighbour_given_bytes_total", "Bytes of objects that neighbours got from this node."),
 
 		quota:   describe("cache_quota_bytes", "The most that the cache may take; 0 for no bound but the free space."),
 		used:    describe("cache_used_bytes", "What the cache takes on disk."),
@@ -121,6 +131,20 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			healthy = 1
 		}
 		gauge(f.healthy, healthy, url)
+	}
+	if s.Neighbours != nil {
+		count(f.nearGiven, s.Neighbours.Given.Bytes)
+		for _, n := range s.Neighbours.Asked {
+			count(f.nearRequests, n.Requests, n.Address)
+			count(f.nearBytes, n.Bytes, n.Address)
+			count(f.nearErrors, n.Errors, n.Address)
+			count(f.nearWrong, n.Corrupt, n.Address)
+			out := 0.0
+			if n.LeftOut {
+				out = 1
+			}
+			gauge(f.nearLeftOut, out, n.Address)
+		}
 	}
 	st := c.d.cache.Status()
 	gauge(f.quota, float64(st.Quota))

@@ -13,6 +13,7 @@ import (
 	"premix/internal/image/lazylayer"
 	"premix/internal/lazyfs"
 	"premix/internal/store/cache"
+	"premix/internal/store/neighbour"
 	"premix/internal/store/object"
 	"premix/internal/store/origin"
 	"premix/internal/store/tree"
@@ -25,6 +26,7 @@ type source struct {
 	resolver  *trust.Resolver
 	bootstrap *trust.Bootstrap // that came with the tag's record; may be nil
 	resolved  *trust.Resolved
+	share     *neighbour.Share // nil: neighbours are not asked, and get nothing
 }
 
 // source opens the origins of a mount. It makes no connection.
@@ -63,7 +65,15 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	return &source{group: origin.NewGroup(list, o), resolver: trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+	src := &source{share: d.share(urls, r.Credentials)}
+	if src.share != nil {
+		o.Near = src.share
+	}
+	src.group, src.resolver = origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})
+	if src.share != nil {
+		src.share.From(d.shared(src.group))
+	}
+	return src, nil
 }
 
 // mostOrigins bounds the remembered lists of origins.
@@ -116,7 +126,8 @@ func stateOf(file string) string {
 // resolve resolves the reference of a mount. The note, if any, is for the user.
 func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRequest) (digest object.Digest, note string, err error) {
 	var res *trust.Resolved
-	if d.knows(s, ref) {
+	// A bootstrap would come from the origin, for each of the neighbours.
+	if s.share != nil || d.knows(s, ref) {
 		res, err = s.resolver.Resolve(ctx, s.group, ref)
 	} else {
 		res, err = s.resolver.Open(ctx, s.group, ref, bootstrapOf(r))

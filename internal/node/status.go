@@ -21,6 +21,9 @@ func (d *daemon) status() Status {
 		list = append(list, m)
 	}
 	d.mu.Unlock()
+	if n := d.neighbours; n != nil {
+		s.Neighbours = &Neighbours{n.Addr(), n.Status(), n.Served()}
+	}
 	s.Mounts = d.describeAll(list)
 	slices.SortFunc(s.Mounts, func(a, b Mounted) int { return a.Since.Compare(b.Since) })
 	return s

@@ -72,6 +72,7 @@ func (d *daemon) begin(left map[string]kept) error {
 	if d.cache, err = openCache(d.config); err != nil {
 		return err
 	}
+	d.openNeighbours()
 	return d.restore(left)
 }
 

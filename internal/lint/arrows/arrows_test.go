@@ -171,6 +171,10 @@ var layers = map[string]layer{
 		imports: []string{"kit/beneath", "kit/ondisk", "store/chunker", "store/erofs", "store/tree", "store/object", "kit/owner"},
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/neighbour": {
+		imports: []string{"kit/access", "kit/bounded", "store/object"},
+		modules: []string{"golang.org/x/time"},
+	},
 	"store/mirror": {
 		imports: []string{"store", "store/server", "store/trust", "store/origin", "store/tree", "store/object"},
 		modules: []string{"golang.org/x/sync"},
@@ -203,7 +207,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/login", "kit/problem", "cvmfs", "image/lazylayer", "lazyfs", "lazyfs/libraries", "store/cache", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
+		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/login", "kit/problem", "cvmfs", "image/lazylayer", "lazyfs", "lazyfs/libraries", "store/cache", "store/neighbour", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/google/go-containerregistry", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {

@@ -352,6 +352,25 @@ func (f *flight) readOther(to target, b []byte) bool {
 	return true
 }
 
+// Chunk returns the content of a present chunk, verified, if it is in a tree for which shared
+// is true.
+func (c *Cache) Chunk(d object.Digest, shared func(tree object.Digest) bool) ([]byte, bool) {
+	number, chunk, ok := c.index.find(d)
+	if !ok {
+		return nil, false
+	}
+	t := c.byNumber(number)
+	if t == nil || !shared(t.digest) {
+		return nil, false
+	}
+	pg, i := t.loadedPageOf(chunk)
+	if pg == nil || pg.digests[i] != d {
+		return nil, false
+	}
+	b := make([]byte, pg.size(i))
+	return b, t.readWhole(pg, i, b)
+}
+
 // readWhole reads a present chunk into b and hashes it. A right chunk becomes verified;
 // a wrong one is punched and counted.
 func (t *Tree) readWhole(pg *page, i int, b []byte) bool {

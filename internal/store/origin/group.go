@@ -134,8 +134,28 @@ func (g *Group) Fetch(ctx context.Context, d object.Digest) (stored, content []b
 	return g.join(ctx, d, nil)
 }
 
-// join waits for the flight of an object, and begins one if there is none.
+// join returns an object from near, or else from the origins.
 func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored, content []byte, err error) {
+	if g.o.Near == nil {
+		return g.far(ctx, d, tell)
+	}
+	if stored, content := g.o.Near.Object(ctx, d); content != nil {
+		return stored, content, nil
+	}
+	if stored, content, err = g.far(ctx, d, tell); err == nil {
+		g.o.Near.Keep(d, stored)
+	}
+	return stored, content, err
+}
+
+// Far is [Group.Object] without [Options.Near].
+func (g *Group) Far(ctx context.Context, d object.Digest) ([]byte, error) {
+	stored, _, err := g.far(ctx, d, nil)
+	return stored, err
+}
+
+// far waits for the flight of an object from the origins, and begins one if there is none.
+func (g *Group) far(ctx context.Context, d object.Digest, tell *teller) (stored, content []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}

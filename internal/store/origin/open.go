@@ -37,6 +37,7 @@ type Options struct {
 
 	// The fields below are for groups.
 
+	Near      Near          // asked for objects before the origins; may be nil
 	Fetches   int           // concurrent fetches of objects; default 64
 	Patience  time.Duration // how long a fetch waits for origins to recover; default 20 s, negative: not at all
 	Rest      time.Duration // how long an origin rests after its first failure; default 500 ms

@@ -36,6 +36,16 @@ type Opener interface {
 	Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
 }
 
+// Near is a place near this machine that may have objects of the origins of a group.
+type Near interface {
+	// Object returns the stored form of an object and its verified content, or nil if the
+	// origins are to be asked.
+	Object(ctx context.Context, d object.Digest) (stored, content []byte)
+	// Keep receives the stored form of an object that came from the origins. It must not
+	// be changed.
+	Keep(d object.Digest, stored []byte)
+}
+
 // streamer is an origin that passes on an object while it arrives.
 type streamer interface {
 	Origin

@@ -172,7 +172,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"store/neighbour": {
-		imports: []string{"kit/access", "kit/bounded", "store/object"},
+		imports: []string{"kit/access", "kit/bounded", "store/object", "store/origin"},
 		modules: []string{"golang.org/x/time"},
 	},
 	"store/mirror": {

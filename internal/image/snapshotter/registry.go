@@ -53,6 +53,7 @@ func unpackers() int { return min(4, max(2, runtime.NumCPU())) }
 type registries struct {
 	dir      string // directory for layers that are being fetched
 	keychain authn.Keychain
+	indexed  bool // layers with an index are mounted
 	log      *slog.Logger
 
 	mu     sync.Mutex

@@ -132,7 +132,7 @@ func big(t *testing.T, size int) v1.Layer {
 func TestFromRegistry(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.serve("--origin", m.origin.URL)
+	m.serve("--origin", m.origin.URL, "--lazy-registries")
 	s := m.client()
 	ctx := t.Context()
 
@@ -185,7 +185,7 @@ func TestFromRegistry(t *testing.T) {
 	if err := os.RemoveAll(m.path("home/run")); err != nil {
 		t.Fatal(err)
 	}
-	m.serve("--origin", m.origin.URL)
+	m.serve("--origin", m.origin.URL, "--lazy-registries")
 	s = m.client()
 	m.shows(ctx, s, top)
 	m.registry.down(false)
@@ -283,7 +283,7 @@ func TestContainerdFromRegistry(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t)
-			m.serve("--origin", m.origin.URL, "--image-service", m.path("c"))
+			m.serve("--origin", m.origin.URL, "--lazy-registries", "--image-service", m.path("c"))
 			c := m.newContainerd(version, true)
 			lazy := appended(t, picture(t), stargz(t, base(t)), stargz(t, upper(t)))
 			ref := m.push(lazy, "lazy:1")

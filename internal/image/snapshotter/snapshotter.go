@@ -45,6 +45,9 @@ type Options struct {
 	Record string
 	// Registries makes the snapshotter fetch layers that no origin has.
 	Registries bool
+	// Indexed makes the snapshotter mount layers with an index from their registry before
+	// they are fetched. The index is not compared with the layer's diff id.
+	Indexed bool
 	// ImageService is the socket of containerd: calls of its CRI image service come
 	// through the snapshotter, which uses the credentials in them. "" means that they do
 	// not.
@@ -85,7 +88,7 @@ func New(o Options) (*Snapshotter, error) {
 		if err := os.RemoveAll(s.fetchedDir()); err != nil {
 			return nil, rootError(o.Root, err)
 		}
-		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, pulls: map[string]*pull{}, silent: map[string]time.Time{}}
+		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, indexed: o.Indexed, pulls: map[string]*pull{}, silent: map[string]time.Time{}}
 	}
 	return s, nil
 }
@@ -301,7 +304,7 @@ func (s *Snapshotter) fromRegistry(ctx context.Context, key, parent, name, chain
 		return false, err
 	}
 	defer leave()
-	if d := l.description(); d != nil && s.layers.record == "" {
+	if d := l.description(); d != nil && s.registries.indexed && s.layers.record == "" {
 		tree, release, err := s.layers.findLayer(ctx, d, labels[imageLabel], s.registries.keychain)
 		if err == nil {
 			defer release()

@@ -243,6 +243,7 @@ func (b *Browser) Shoot(name string, whole bool) {
 	if dir == "" {
 		return
 	}
+	b.Until(`document.body?.getBoundingClientRect().width > 0`) // a new page is laid out a frame later
 	b.save("Page.captureScreenshot", map[string]any{"captureBeyondViewport": whole}, filepath.Join(dir, name+".png"))
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,13 +52,14 @@ const maxFinishing = 64
 // moves their outputs into place.
 type hot struct {
 	*scheduler
-	run     *queue.Run
-	opts    Options
-	tool    *recipe.Recipe
-	samples []recipe.Sample
-	spec    hotstart.Spec
-	timeout time.Duration
-	lanes   map[string]*lane // by the shape of the sample's name: hotstart.Spec.Shape
+	run       *queue.Run
+	opts      Options
+	tool      *recipe.Recipe
+	samples   []recipe.Sample
+	spec      hotstart.Spec
+	timeout   time.Duration
+	lanes     map[string]*lane // by the shape of the sample's name: hotstart.Spec.Shape
+	preparing sync.WaitGroup   // lanes; see trial.go
 
 	killed  chan struct{}                   // closed when all tries are to be killed
 	free    []int                           // slots
@@ -100,6 +102,10 @@ func (h *hot) open() error {
 
 // close notes what the tasks took.
 func (h *hot) close() (err error) {
+	h.preparing.Wait()
+	for len(h.events) > 0 { // of a lane that was prepared in vain
+		(<-h.events)()
+	}
 	for _, l := range h.lanes {
 		v := &l.verifies
 		h.note(l, hotstart.Use{CPU: v.cpu - l.first.cpu, Spent: v.spent - l.first.spent, Verified: v.verified - l.first.verified})

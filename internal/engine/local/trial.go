@@ -53,7 +53,7 @@ func (t *try) prepared(ctx context.Context) (*pair, error) {
 	h.events <- func() []*record.Task {
 		if l.trial != nil && !l.trial.begun {
 			l.trial.begun = true
-			go h.prepareLane(l)
+			h.preparing.Go(func() { h.prepareLane(l) })
 		}
 		return nil
 	}

@@ -48,6 +48,7 @@ type trial struct {
 	data    int               // with stop: the number of opens of data until then
 
 	streams *streams
+	input0  os.FileInfo // of standard input
 	overlay *tracer.Overlay
 	guard   *tracer.Guard // of a tool that was started from a snapshot
 	pid     int
@@ -301,6 +302,9 @@ func (t *trial) open() ([]*os.File, error) {
 		return nil, err
 	}
 	files := slices.Clone(t.streams.files[:])
+	if t.input0, err = files[0].Stat(); err != nil {
+		return nil, err
+	}
 	t.streamed = map[int][]string{}
 	for _, fd := range t.state.Files() {
 		if t.streamed[fd], err = streamWords(files[fd]); err != nil {
@@ -581,11 +585,18 @@ func (t *trial) inputAt(path string) int {
 	return -1
 }
 
+// isStandardInput reports whether descriptor 0 of a thread is the standard input of the
+// trial. A script gives its children other files.
+func (t *trial) isStandardInput(tid int) bool {
+	now, err := os.Stat(fmt.Sprintf("/proc/%d/fd/0", tid))
+	return err != nil || t.input0 == nil || os.SameFile(now, t.input0)
+}
+
 // decide answers a look, and reports whether the tool must be held there.
 func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 	k := hotstart.Access{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	switch {
-	case l.Op == tracer.AccessRead && l.Descriptor == 0:
+	case l.Op == tracer.AccessRead && l.Descriptor == 0 && t.isStandardInput(l.Tid):
 		if t.reads {
 			return false, nil
 		}
@@ -680,7 +691,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 
 // varied are the facts that differ between preparations, or that have snapshots of their own
 // (package procstate).
-var varied = []string{tracer.FactHost, tracer.FactProcessors, tracer.FactNice}
+var varied = []string{tracer.FactProcessors, tracer.FactNice}
 
 // asked notes a question of the tool about the machine, the process or a file.
 func (t *trial) asked(l hotstart.Access) error {

@@ -17,7 +17,7 @@ import (
 	"premix/internal/kit/problem"
 )
 
-//go:embed *.yaml
+//go:embed *.yaml behind/*.yaml
 var embedded embed.FS
 
 // Tool describes a program.
@@ -25,8 +25,8 @@ type Tool struct {
 	Name string
 	File string // path of the description
 	description
-	// Behind are the names of the programs that a script of this name executes with the
-	// options of the description.
+	// Behind are the names of the programs that a script of this name executes. They have its
+	// options, or a description of their own in the directory behind of the catalogue.
 	Behind   []string
 	Commands map[string]*description // by their names; nil if the program has none
 }
@@ -110,20 +110,24 @@ func named(name string) (*Tool, error) {
 			return nil, err
 		}
 	}
-	file := name + ".yaml"
-	text, err := embedded.ReadFile(file)
-	if err != nil {
-		return nil, nil
+	for _, dir := range []string{"", "behind/"} {
+		file := dir + name + ".yaml"
+		if text, err := embedded.ReadFile(file); err == nil {
+			return parse("tools/"+file, name, text)
+		}
 	}
-	return parse("tools/"+file, name, text)
+	return nil, nil
 }
 
-// Names returns the programs of the embedded catalogue.
+// Names returns the programs of the embedded catalogue that users call.
 func Names() []string {
 	// Reading an embedded directory cannot fail.
 	entries, _ := embedded.ReadDir(".")
 	var names []string
 	for _, e := range entries {
+		if e.IsDir() {
+			continue // their scripts are the programs that users call
+		}
 		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
 	}
 	return names

@@ -207,6 +207,7 @@ func TestHelp(t *testing.T) {
 		{"salmon quant --help-reads", `^  (` + dash + `)(?: \[ (` + dash + `) \])?( arg)?`, "-v -h"},
 		{"kallisto quant", `^(?:    )?(` + dash + `)(?:, (` + dash + `))?(=|)`, "-g -c"},
 		{"kraken2 --help", `^  (` + dash + `)( [A-Z]{2,})?`, "--help --version"},
+		{"/usr/lib/kraken2/classify", `^[* ] (-\w)( [a-zN])?`, ""},
 		{"diamond help", `^(` + dash + `)(?: \((` + dash + `)\))?()`, ""},
 		{"blastn -help", `^ (-\w+)( <)?`, "-h -help -version"},
 		{"hmmscan -h", `^  (` + dash + `)( <)?`, "-h"},

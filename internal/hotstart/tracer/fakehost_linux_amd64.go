@@ -12,11 +12,11 @@ import (
 )
 
 // fakeHostCalls are the system calls that Elsewhere answers.
-var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID, unix.SYS_UNAME,
+var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID,
 	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
 
 // A FakeHost answers a process that asks for its parent, its process group, its session,
-// its priority, the name of the machine, its processors or a file system, or for the device,
+// its priority, its processors or a file system, or for the device,
 // the owner or the blocks of one of Files. The answers differ from the kernel's: a tool that
 // keeps one of them has another memory than under the kernel.
 type FakeHost struct {
@@ -134,7 +134,6 @@ const (
 	elsewhereParent   = 1 << 20
 	elsewhereGroup    = 1<<20 + 1
 	elsewhereSession  = 1<<20 + 2
-	elsewhereNode     = "elsewhere"
 	elsewherePriority = 20 - 7 // of the system call: 20 minus the nice value
 )
 
@@ -173,17 +172,6 @@ func (e *FakeHost) answer(tid int, r *unix.PtraceRegs) error {
 	case unix.SYS_SCHED_GETAFFINITY:
 		size, ok := e.affinity(p, r)
 		if result = size; !own || !ok {
-			return nil
-		}
-	case unix.SYS_UNAME:
-		var name unix.Utsname
-		if unix.Uname(&name) != nil {
-			return nil
-		}
-		clear(name.Nodename[:])
-		copy(name.Nodename[:], elsewhereNode)
-		copy(name.Domainname[:], elsewhereNode)
-		if p.Write(r.Rdi, unsafe.Slice((*byte)(unsafe.Pointer(&name)), unsafe.Sizeof(name))) != nil {
 			return nil
 		}
 	case unix.SYS_STATFS, unix.SYS_FSTATFS:

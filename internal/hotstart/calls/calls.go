@@ -35,6 +35,13 @@ type Call struct {
 	Directories []int
 }
 
+// WorkingDir returns the working directory of this process as the kernel has it, for Call.Dir.
+// os.Getwd may return the path of a link (PWD), and a tool that asks the kernel gets another.
+func WorkingDir() (string, error) {
+	dir, err := unix.Getwd()
+	return dir, os.NewSyscallError("getcwd", err)
+}
+
 // Plan is a decision on a call.
 type Plan struct {
 	Hot     bool         // a snapshot may serve the call

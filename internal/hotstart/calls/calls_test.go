@@ -486,3 +486,38 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// TestWorkingDir checks that a link in PWD is not the working directory.
+func TestWorkingDir(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(link)
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := WorkingDir(); err != nil || got != real || os.Getenv("PWD") != link {
+		t.Errorf("%s, %v with PWD %s; want %s", got, err, os.Getenv("PWD"), real)
+	}
+}
+
+// TestScripts checks that calls of one interpreter with different scripts are learned apart.
+func TestScripts(t *testing.T) {
+	for _, c := range []struct {
+		a, b  []string
+		alike bool
+	}{
+		{[]string{"python3", "a.py", "x"}, []string{"python3", "b.py", "x"}, false},
+		{[]string{"python3.11", "-O", "a.py", "x"}, []string{"python3.11", "-O", "a.py", "y"}, true},
+		{[]string{"java", "-jar", "a.jar", "x"}, []string{"java", "-jar", "b.jar", "x"}, false},
+		{[]string{"tool", "a.py", "x"}, []string{"tool", "b.py", "x"}, true},
+	} {
+		a, b := Call{Exe: "/usr/bin/" + c.a[0], Argv: c.a}, Call{Exe: "/usr/bin/" + c.b[0], Argv: c.b}
+		if alike := patternKey(a) == patternKey(b); alike != c.alike {
+			t.Errorf("%v and %v: alike %v", c.a, c.b, alike)
+		}
+	}
+}

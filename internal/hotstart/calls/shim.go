@@ -47,7 +47,7 @@ func Shim() error {
 	if Disabled() || premix == "" {
 		return RunPlain(c)
 	}
-	if c.Dir, err = os.Getwd(); err != nil {
+	if c.Dir, err = WorkingDir(); err != nil {
 		return RunPlain(c)
 	}
 	c.Inherited = procstate.Current()

@@ -30,7 +30,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 			return c, err
 		}
 	}
-	c.Dir, err = os.Getwd()
+	c.Dir, err = calls.WorkingDir()
 	return c, err
 }
 

@@ -14,8 +14,8 @@ import (
 // variables have room there for values of other lengths. Interpreters copy it (Python, Perl,
 // R): the lengths of the values then decide the places of all memory after them. A
 // preparation that fails for such a reason is made again with exact variables, whose values
-// are late words: a snapshot serves values of the same lengths, as of the directories that a
-// workflow manager makes.
+// are late words: a snapshot serves values of the same lengths, as of the directories that
+// Nextflow makes.
 
 // exact is a late variable that a tool may have copied.
 type exact struct {

@@ -79,7 +79,7 @@ func patternKey(c Call) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// interpreters are the beginnings of the names of programs whose first argument that is not
+// interpreters are the names, without versions, of programs whose first argument that is not
 // an option names a script, and so the work.
 var interpreters = []string{"python", "pypy", "perl", "Rscript", "ruby", "julia", "java", "node", "bash", "sh", "dash"}
 

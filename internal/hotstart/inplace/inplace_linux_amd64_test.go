@@ -322,14 +322,19 @@ func TestShortDirectory(t *testing.T) {
 }
 
 func TestContrast(t *testing.T) {
-	words := []string{"SRR52_1.fq.gz", "SRR52_2.fq.gz", "/data/b/S1.sam", "/data/b/S0.sam", "12", "7"}
-	roles := []Role{Input, Input, Output, Output, Label, Label}
+	words := []string{"SRR52_1.fq.gz", "SRR52_2.fq.gz", "/data/b/S1.sam", "/data/b/S0.sam", "12", "7", "/aB/bC/cD/dE/eF/fG/gH/hI/iJ/jK/kL/Mn/Op/Qr/St/Uv/Wx/Yz/01/23/45/67/89"}
+	roles := []Role{Input, Input, Output, Output, Label, Label, Label}
 	for range 100 {
 		for use := range late.Capitals + 1 {
 			got := late.Contrast(words, roles, use, map[int][]byte{0: []byte("z0")})
 			for k, w := range words {
 				if roles[k].Shape(got[k]) != roles[k].Shape(w) {
 					t.Errorf("%q has another shape than %q", got[k], w)
+				}
+				for i, shape := 0, roles[k].Shape(w); i < len(w) && use != late.Digits; i++ {
+					if got[k][i] == w[i] && (shape[i] == 'x' || shape[i] == 'd') && i < strings.LastIndexByte(shape, '|') {
+						t.Errorf("%q has the letter of %q at %d", got[k], w, i)
+					}
 				}
 				if got[k][0] == w[0] && w[0] != '/' || k == 0 && strings.ContainsRune("z0", rune(got[k][0])) {
 					t.Errorf("%q begins with a letter that it must not begin with", got[k])

@@ -190,7 +190,7 @@ func Contrast(words []string, roles []Role, use Letters, avoid map[int][]byte) [
 			free = slices.Delete(free, k, k+1)
 		}
 		for i, k := range members {
-			all[k] = withFirstLetters(all[k], roles[k].Shape(words[k]), free[i])
+			all[k] = withFirstLetters(all[k], words[k], roles[k].Shape(words[k]), free[i])
 		}
 	}
 	for k, w := range words {
@@ -208,15 +208,18 @@ func Contrast(words []string, roles []Role, use Letters, avoid map[int][]byte) [
 }
 
 // withFirstLetters exchanges the first letter of each component of a path, where its shape
-// lets it change.
-func withFirstLetters(word, shape string, letter byte) string {
+// lets it change and own does not have the same letter there: each letter of a contrast
+// differs from the letter of own.
+func withFirstLetters(word, own, shape string, letter byte) string {
 	b := []byte(word)
 	begins := true
 	for i := range strings.LastIndexByte(shape, '|') {
 		if b[i] == '/' {
 			begins = true
 		} else if begins && alnum(rune(b[i])) {
-			b[i] = letter
+			if own[i] != letter {
+				b[i] = letter
+			}
 			begins = false
 		}
 	}

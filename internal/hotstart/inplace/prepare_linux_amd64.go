@@ -723,7 +723,6 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 	if err != nil {
 		return nil, err
 	}
-	p.copies = len(a.variable) > 0
 	if len(c.Layout) > 0 {
 		return nil, unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
 	}
@@ -744,6 +743,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 // the bytes of the other preparation with the words of A put in.
 func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []byte) (text, []byte)) error {
 	a := p.trials[0]
+	p.copies = len(a.variable) > 0 // until the memories were compared, too
 	l := &p.snap.plan
 	for key := range a.early {
 		if _, ok := t.early[key]; !ok {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -56,31 +57,18 @@ blast/NAME:latest. Equal input gives an equal tree.
 			if err != nil {
 				return err
 			}
-			ctx, done := storeContext()
-			defer done()
-			stop := a.bar(func() string { return addedLine(o.Progress) })
-			_, _, err = database.Add(ctx, home, o)
-			stop()
+			row, err := a.changeDatabase(home, o.Name, o.Progress, publish, func(ctx context.Context) error {
+				_, _, err := database.Add(ctx, home, o)
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			if publish != nil {
-				if err := publish(ctx, home); err != nil {
-					return err
-				}
-			}
-			status, err := database.StatusOf(home, o.Name)
-			if err != nil {
-				return err
-			}
-			row := databaseRowOf(status)
 			if a.json {
 				return a.printJSON(row)
 			}
 			fmt.Fprintf(a.stdout, "%s: %d sequences, %d letters, %s, in %d fragments\n", row.Name, row.Sequences, row.Letters, units.Size(row.Bytes), len(row.Fragments))
-			if row.Tree != "" {
-				fmt.Fprintf(a.stdout, "%s is tree %s in %s\n", row.Ref, row.Tree, row.Store)
-			}
+			a.printTree(row)
 			return nil
 		},
 	}
@@ -103,6 +91,34 @@ blast/NAME:latest. Equal input gives an equal tree.
 	f.StringVar(&s.key, "key", "", "file of the store's private key (default: $PREMIX_HOME/keys/ID.key)")
 	f.StringVar(&ref, "ref", "", "name of the published tree (default: blast/NAME:latest)")
 	return cmd
+}
+
+// changeDatabase calls change, which adds or updates a database and reports to p, with a
+// progress line. It publishes the database if publish is not nil, and returns its row.
+func (a *app) changeDatabase(home, name string, p *database.Progress, publish func(context.Context, string) error, change func(context.Context) error) (databaseRow, error) {
+	ctx, done := storeContext()
+	defer done()
+	stop := a.bar(func() string { return addedLine(p) })
+	err := change(ctx)
+	stop()
+	if err == nil && publish != nil {
+		err = publish(ctx, home)
+	}
+	if err != nil {
+		return databaseRow{}, err
+	}
+	status, err := database.StatusOf(home, name)
+	if err != nil {
+		return databaseRow{}, err
+	}
+	return databaseRowOf(status), nil
+}
+
+// printTree prints the tree of a database that was published.
+func (a *app) printTree(row databaseRow) {
+	if row.Tree != "" {
+		fmt.Fprintf(a.stdout, "%s is tree %s in %s\n", row.Ref, row.Tree, row.Store)
+	}
 }
 
 // addedLine returns the progress of an added database.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ func (a *app) blastDBUpdate() *cobra.Command {
 FASTA file. Fragments whose sequences are in it without a change are kept, wherever they
 are; the rest is formatted. Searches that run go on with the former version.
 
-A database in memory is loaded anew. Nodes of premix blast cluster get the new version
+A database in memory is loaded again. Nodes of premix blast cluster get the new version
 by another premix blast cluster warm.
 
   premix blast db update nt nt-new.fa.gz`,
@@ -44,31 +45,20 @@ by another premix blast cluster warm.
 			if err != nil {
 				return err
 			}
-			ctx, done := storeContext()
-			defer done()
-			stop := a.bar(func() string { return addedLine(o.Progress) })
-			_, _, n, err := database.Update(ctx, home, o)
-			stop()
+			var n database.Updated
+			changed, err := a.changeDatabase(home, o.Name, o.Progress, publish, func(ctx context.Context) (err error) {
+				_, _, n, err = database.Update(ctx, home, o)
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			if publish != nil {
-				if err := publish(ctx, home); err != nil {
-					return err
-				}
-			}
-			status, err := database.StatusOf(home, o.Name)
-			if err != nil {
-				return err
-			}
-			row := updatedDatabaseRow{databaseRowOf(status), n.Kept, n.Formatted}
+			row := updatedDatabaseRow{changed, n.Kept, n.Formatted}
 			if a.json {
 				return a.printJSON(row)
 			}
 			fmt.Fprintf(a.stdout, "%s: %d sequences, %d letters, %s: kept %d fragments, formatted %d\n", row.Name, row.Sequences, row.Letters, units.Size(row.Bytes), n.Kept, n.Formatted)
-			if row.Tree != "" {
-				fmt.Fprintf(a.stdout, "%s is tree %s in %s\n", row.Ref, row.Tree, row.Store)
-			}
+			a.printTree(changed)
 			return nil
 		},
 	}

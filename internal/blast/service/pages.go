@@ -227,13 +227,7 @@ func (s *Service) getForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if id := r.FormValue("edit"); id != "" {
-		s.mu.Lock()
-		j, err := s.job(user, id)
-		s.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		text, err := s.text(j)
+		j, text, err := s.queryOf(user, id)
 		if err != nil {
 			return err
 		}
@@ -570,13 +564,7 @@ func (s *Service) getQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	j, err := s.job(user, r.FormValue("id"))
-	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	text, err := s.text(j)
+	j, text, err := s.queryOf(user, r.FormValue("id"))
 	if err != nil {
 		return err
 	}

@@ -487,6 +487,18 @@ func (s *Service) run(ctx context.Context, number int64, items []*item) {
 	}
 }
 
+// queryOf returns a job that a user may see, and its queries.
+func (s *Service) queryOf(user, id string) (*job, []byte, error) {
+	s.mu.Lock()
+	j, err := s.job(user, id)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := s.text(j)
+	return j, text, err
+}
+
 // text returns the queries of a job.
 func (s *Service) text(j *job) ([]byte, error) {
 	s.mu.Lock()

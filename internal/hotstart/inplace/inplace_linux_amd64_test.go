@@ -139,6 +139,9 @@ func TestDirectories(t *testing.T) {
 	p.wantHot(v(p.dir, "-d"))
 	p.wantHot(v(alike, "-d"))
 	p.wantCold(v(other, "-d"), "working directory")
+	p.mustPrepare(v(p.dir, "-q", "resolves"))
+	p.wantHot(v(alike, "-q", "resolves"))
+	p.wantUnfit(v(p.dir, "-q", "above"), "its looks at files differ")
 }
 
 func TestFingerprint(t *testing.T) {

@@ -804,22 +804,31 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 
 // otherLook returns the path of a file, outside of the directories of trials, at which only
 // one of two preparations has looked. It returns "" if there is none. The path may be in a
-// late variable, and the fingerprint has only the files at which A has looked.
+// late variable, and the fingerprint has only the files at which A has looked. A tool that
+// resolves the path of its working directory (realpath(3)) asks the directories above it for
+// the targets of symlinks, and none of them is one: plan.Resolves notes that.
 func (p *preparation) otherLook(a, b *trial) string {
-	set := func(t *trial) map[string]bool {
-		all := map[string]bool{}
+	set := func(t *trial) map[string][]tracer.AccessOp {
+		all := map[string][]tracer.AccessOp{}
 		for _, l := range t.looks {
 			l, ok := hotstart.OfOthers(l)
 			if ok && l.Op != tracer.AccessFact && !hotstart.Below(l.Path, p.scratch) && !hotstart.Below(l.Path, p.other) {
-				all[l.Path] = true
+				all[l.Path] = append(all[l.Path], l.Op)
 			}
 		}
 		return all
 	}
+	links := func(ops []tracer.AccessOp) bool {
+		return !slices.ContainsFunc(ops, func(op tracer.AccessOp) bool { return op != tracer.AccessLink })
+	}
 	inA, inB := set(a), set(b)
-	for _, one := range [][2]map[string]bool{{inA, inB}, {inB, inA}} {
-		for path := range one[0] {
-			if !one[1][path] {
+	for i, one := range [][2]map[string][]tracer.AccessOp{{inA, inB}, {inB, inA}} {
+		for path, ops := range one[0] {
+			switch {
+			case one[1][path] != nil:
+			case links(ops) && hotstart.Below([]*trial{a, b}[i].dir, path):
+				p.snap.plan.Resolves = true
+			default:
 				return path
 			}
 		}

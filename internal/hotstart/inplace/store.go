@@ -51,6 +51,7 @@ type plan struct {
 	Block     []int64           // of inputs that the tool has opened: their block size (stat(2)), by index in Stats
 	Parts     []inputPart       // of inputs, which the tool has read before the stop
 	Stopped   frozen.Moment     // when A was stopped, by its clock
+	Resolves  bool              // the tool resolves the path of its working directory
 	Relative  []hotstart.Stamp  // of files that the tool looked at below its working directory; paths are relative
 }
 
@@ -342,6 +343,13 @@ func (s *Snapshot) fitsCall(c *Call) string {
 // fitsDir returns the reason why the frozen process cannot have the working directory of a
 // call, or "".
 func (p *plan) fitsDir(c *Call) string {
+	if p.Resolves {
+		for dir := c.Dir; dir != "/"; dir = filepath.Dir(dir) {
+			if kindAt(dir) != "dir" {
+				return "the tool resolves the path of its working directory, and " + dir + " cannot be found"
+			}
+		}
+	}
 	if !p.needsDir() {
 		return ""
 	}

@@ -23,7 +23,7 @@ const (
 	formatFASTQ  format = "FASTQ"
 	formatFASTA  format = "FASTA"
 	formatSAM    format = "SAM"
-	formatText   format = "text" // VCF too: lines that begin with # or % are its header
+	formatText   format = "text" // VCF and tables too: lines that begin with # or %, and the names of columns, are its header
 	formatBAM    format = "BAM"
 	formatBCF    format = "BCF"
 	formatBinary format = "binary" // everything else
@@ -175,7 +175,12 @@ func (s *source) header() ([]byte, error) {
 	case formatSAM:
 		return s.linesWith("@")
 	case formatText:
-		return s.linesWith("#%")
+		all, err := s.linesWith("#%")
+		if err != nil {
+			return nil, err
+		}
+		names, err := s.columns()
+		return append(all, names...), err
 	}
 	return nil, nil
 }

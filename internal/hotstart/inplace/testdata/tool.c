@@ -80,6 +80,8 @@ static long ask(const char *what, const char *label, const char *input)
 	if (IS("flags1")) return fcntl(1, F_GETFL) & ~O_APPEND;
 	if (IS("mode")) return stat(input, &st) ? 0 : st.st_mode;
 	if (IS("slashes") && getcwd(here, sizeof here)) for (char *p = here; *p; p++) n += *p == '/';
+	if (IS("resolves")) return realpath(".", here) != NULL;
+	if (IS("above") && getcwd(here, sizeof here)) while (*strrchr(here, '/') = 0, *here) n |= access(here, W_OK);
 	if (IS("truncate")) return !freopen("/dev/stdout", "w", stdout);
 	const char *p = label + strlen(label) - 1; /* the last letter */
 	if (IS("lower")) n = tolower((unsigned char)*p) * 256 + *label;

@@ -14,6 +14,7 @@ func (a *app) hotWarmCommand() *cobra.Command {
 	var (
 		beside  bool
 		dirs    []int
+		pipes   []int
 		exe     string
 		quota   memoryFlag
 		streams = streamsFlag{Streams: [3]procstate.Stream{procstate.Null, procstate.File, procstate.File}}
@@ -39,7 +40,7 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 			c.Inherited.Streams, c.Inherited.Joined = streams.Streams, streams.Joined
 			if beside { // otherwise with the streams that calls from this shell will have
 				c.Inherited.Extra, c.Inherited.Ignored = streams.Extra, streams.Ignored
-				c.Running, c.Directories = true, dirs
+				c.Running, c.Directories, c.Pipes = true, dirs, pipes
 			}
 			set, err := dropin.ReadSettings()
 			if err != nil {
@@ -66,10 +67,11 @@ lengths, and whose standard streams are of the same kinds, which --streams names
 	f := cmd.Flags()
 	f.BoolVar(&beside, "beside", false, "a call of the command is running")
 	f.IntSliceVar(&dirs, "directory", nil, "index of an output that was a directory before the call")
+	f.IntSliceVar(&pipes, "pipe", nil, "index of an input that was a pipe")
 	f.StringVar(&exe, "exe", "", "program of the command")
 	f.Var(&quota, "quota", "size up to which snapshots are kept, as in 50G (default: $PREMIX_HOT_QUOTA, or quota in hot.yaml, or 32G)")
 	f.Var(&streams, "streams", "kinds of standard input, output and error: null, file, pipe, terminal; joined, for standard error in the same place as the output")
-	hide(cmd, "beside", "directory", "exe")
+	hide(cmd, "beside", "directory", "pipe", "exe")
 	return cmd
 }
 

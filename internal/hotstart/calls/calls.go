@@ -30,9 +30,10 @@ type Call struct {
 	Dir       string
 	Inherited procstate.Inherited
 	// Running is true if the call has begun. Directories then has the indexes of the outputs
-	// among the late words that were directories before.
-	Running     bool
-	Directories []int
+	// among the late words that were directories before, and Pipes the indexes of the inputs
+	// that were pipes.
+	Running            bool
+	Directories, Pipes []int
 }
 
 // WorkingDir returns the working directory of this process as the kernel has it, for Call.Dir.

@@ -184,8 +184,11 @@ func Prepare(premix string, c Call, p Plan) Plan {
 	}
 	l.Close()
 	command := []string{"premix", "hot", "warm", "--beside", "--streams", c.Inherited.String(), "--exe", c.Exe}
-	for _, k := range directories(c, p) {
+	for _, k := range matching(c, p, tools.Output, fs.ModeDir) {
 		command = append(command, "--directory", strconv.Itoa(k))
+	}
+	for _, k := range matching(c, p, tools.Input, fs.ModeNamedPipe) {
+		command = append(command, "--pipe", strconv.Itoa(k))
 	}
 	command = append(append(command, "--"), c.Argv...)
 	if !p.First {
@@ -225,15 +228,15 @@ func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 	}
 }
 
-// directories returns the indexes of the outputs among the late words that are directories.
-func directories(c Call, p Plan) []int {
+// matching returns the indexes of the late words with a role whose files are of a type.
+func matching(c Call, p Plan, role tools.Role, mode fs.FileMode) []int {
 	var all []int
 	for k, w := range p.Words {
 		path := c.Argv[w.Arg][w.From:w.To]
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(c.Dir, path)
 		}
-		if info, err := os.Stat(path); w.Role == tools.Output && err == nil && info.IsDir() {
+		if info, err := os.Stat(path); w.Role == role && err == nil && info.Mode().Type() == mode {
 			all = append(all, k)
 		}
 	}

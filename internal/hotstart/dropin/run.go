@@ -37,7 +37,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 // engineCall returns the call of package inplace for c, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Rates: p.Rates, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Inherited: &c.Inherited,
-		Running: c.Running, Directories: c.Directories}
+		Running: c.Running, Directories: c.Directories, Pipes: c.Pipes}
 	for _, w := range p.Words {
 		e.Words = append(e.Words, inplace.Word{Arg: w.Arg, From: w.From, To: w.To, Role: inplace.Role(w.Role)})
 	}

@@ -48,9 +48,9 @@ type Call struct {
 	Rates   []string // regular expressions: where they match in output files, numbers are not compared
 
 	// Running is true if the call has begun. Directories then has the indexes of the outputs in
-	// Words that were directories before.
-	Running     bool
-	Directories []int
+	// Words that were directories before, and Pipes the indexes of the inputs that were pipes.
+	Running            bool
+	Directories, Pipes []int
 
 	Stdin, Stdout, Stderr *os.File
 	// Inherited is nil for a call of this process. Prepare in another process than the
@@ -126,6 +126,18 @@ func (c *Call) isDirectory(k int) bool {
 	return kindAt(resolve(c.Dir, c.words()[k])) == "dir"
 }
 
+// isPipe reports whether the late word k is an input that is a pipe, as a shell makes it for
+// <(command).
+func (c *Call) isPipe(k int) bool {
+	if c.Words[k].Role != Input {
+		return false
+	}
+	if c.Running {
+		return slices.Contains(c.Pipes, k)
+	}
+	return kindAt(resolve(c.Dir, c.words()[k])) == "pipe"
+}
+
 // commandForms is the number of commandLines.
 const commandForms = 2
 
@@ -199,7 +211,11 @@ func Key(c Call) (string, error) {
 	var shapes []string
 	for i, text := range c.words() {
 		w := c.Words[i]
-		shapes = append(shapes, fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.Shape(text)))
+		shape := fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.Shape(text))
+		if c.isPipe(i) {
+			shape += " pipe"
+		}
+		shapes = append(shapes, shape)
 	}
 	blank := make([]string, len(shapes))
 	for i := range blank {

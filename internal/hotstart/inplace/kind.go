@@ -22,6 +22,8 @@ func kindAt(path string) string {
 		return "other"
 	case st.IsDir():
 		return "dir"
+	case st.Mode()&fs.ModeNamedPipe != 0:
+		return "pipe"
 	case st.Mode().IsRegular() && st.Size() == 0:
 		return "empty"
 	case st.Mode().IsRegular() && unix.Access(path, unix.R_OK) == nil:

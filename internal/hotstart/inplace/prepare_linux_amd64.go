@@ -102,7 +102,8 @@ type preparation struct {
 	loading time.Time // when A began to load
 	snap    *Snapshot
 
-	real   []string // the input at each late word; "" at others
+	real   []string // the input at each late word that is a regular file; "" at others
+	pipes  []int    // indexes of the inputs that are pipes
 	stdin  string
 	cold   *trial
 	copies bool           // the tool may have copied late variables, whose lengths then matter
@@ -223,9 +224,11 @@ func (p *preparation) prepare() error {
 // inputs makes the probe, which is cut from the call's inputs.
 func (p *preparation) inputs() error {
 	words := p.call.words()
-	p.real = make([]string, len(words))
+	p.real, p.pipes = make([]string, len(words)), nil
 	for k, w := range p.call.Words {
-		if w.Role == Input {
+		if p.call.isPipe(k) {
+			p.pipes = append(p.pipes, k)
+		} else if w.Role == Input {
 			p.real[k] = resolve(p.call.Dir, words[k])
 			if now := kindAt(p.real[k]); now != "file" && now != "empty" {
 				return passing("the input %s is not a regular file that can be read", words[k])
@@ -235,18 +238,21 @@ func (p *preparation) inputs() error {
 	if p.state.Streams[0] == procstate.File || p.state.Streams[0] == procstate.Pipe {
 		// The stream itself belongs to the caller.
 		p.stdin = filepath.Join(p.scratch, "stdin")
-		return os.WriteFile(p.stdin, []byte(strings.Repeat(standardInput, 500)), 0o600)
+		return os.WriteFile(p.stdin, standardContent(), 0o600)
 	}
 	return nil
 }
 
-// standardInput is repeated as the content of standard input in trials.
+// standardInput is repeated as the content of standard input, and of inputs that are pipes, in
+// trials.
 const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIII\n"
+
+func standardContent() []byte { return []byte(strings.Repeat(standardInput, 500)) }
 
 // trial describes one execution. Its directory has a path of the length of the call's
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
-	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact,
+	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact, pipes: p.pipes,
 		values: map[string]string{}, inputs: make([]string, len(p.real))}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
@@ -258,6 +264,16 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 		t.inputs[k] = filepath.Join(t.scratch, fmt.Sprintf("input-%d", k))
 		if _, err := placeholder.Make(real, t.inputs[k], number, false); err != nil {
 			return nil, passing("the input %s: %v", real, err)
+		}
+	}
+	for _, k := range p.pipes {
+		t.inputs[k] = filepath.Join(t.scratch, fmt.Sprintf("input-%d", k))
+		mode := uint32(0o600) // of the pipes of a shell
+		if number == 0 {
+			mode = 0o700
+		}
+		if err := unix.Mkfifo(t.inputs[k], mode); err != nil {
+			return nil, &os.PathError{Op: "mkfifo", Path: t.inputs[k], Err: err}
 		}
 	}
 	t.dir = p.workDir(name, number)
@@ -483,7 +499,7 @@ func (p *preparation) load(number int) (*trial, error) {
 	}
 	t.values["PWD"] = t.dir
 	for k, input := range t.inputs {
-		if input == "" {
+		if input == "" || slices.Contains(p.pipes, k) {
 			continue
 		}
 		// No two of the times and sizes are equal: each is a late word. In A, files are
@@ -649,9 +665,12 @@ func (p *preparation) compare() error {
 	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
-			bounds, err := hotstart.NewBounds(a.inputs[k], b.inputs[k])
-			if err != nil {
-				return err
+			var bounds hotstart.Bounds // a pipe has no size
+			if !slices.Contains(p.pipes, k) {
+				var err error
+				if bounds, err = hotstart.NewBounds(a.inputs[k], b.inputs[k]); err != nil {
+					return err
+				}
 			}
 			l.Stats, l.Bounds = append(l.Stats, k), append(l.Bounds, bounds)
 			if !p.asks {
@@ -763,7 +782,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	if len(fa) != len(fb) {
 		return unfit("the number of its open files depends on its late words")
 	}
-	l.Files = map[int]fileName{}
+	l.Files, l.Pipes = map[int]fileName{}, nil
 	for i := range fa {
 		if fa[i].Kind != frozen.FilePath || fb[i].Kind != frozen.FilePath {
 			continue
@@ -779,6 +798,12 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 			return unfit("the names of its open files depend on its late words (%s)", fa[i].Path)
 		}
 		l.Files[i] = na
+		if slices.Contains(p.pipes, na.Word) {
+			if slices.ContainsFunc(fa, func(f frozen.File) bool { return f.Kind == frozen.FileDup && f.Of == fa[i].FD }) {
+				return unfit("it has another descriptor of its input, which is a pipe")
+			}
+			l.Pipes = append(l.Pipes, i)
+		}
 	}
 	made, err := t.made()
 	if err != nil {
@@ -1008,7 +1033,7 @@ func (o order) of(text []byte) []byte {
 // whose results are moved away.
 func (p *preparation) again(name string) (*trial, error) {
 	c := p.cold
-	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, exact: c.exact, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
+	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, exact: c.exact, inputs: c.inputs, pipes: c.pipes, stdin: c.stdin, dir: c.dir,
 		scratch: filepath.Join(p.scratch, name)}
 	if c.results == "" {
 		c.results = filepath.Join(p.scratch, "results")

@@ -40,6 +40,7 @@ type start struct {
 	guard *tracer.Guard
 	read  func()   // reads the page file ahead; nil: it is in memory
 	made  []string // files that were made
+	pipes []frozen.File
 	texts []string // late words as the plan counts them
 }
 
@@ -48,7 +49,7 @@ func (s *start) late() ([]string, error) {
 	all := append(slices.Clone(s.words), commandLines(s.argv)...)
 	for i, k := range s.snap.plan.Stats {
 		path := s.here(fileName{Word: k})
-		if reason := s.snap.plan.Bounds[i].Refuses(path); reason != "" {
+		if reason := s.snap.plan.Bounds[i].Refuses(path); reason != "" && kindAt(path) != "pipe" {
 			return nil, errors.New(reason)
 		}
 		b, err := statBytes(path)
@@ -92,6 +93,10 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	late := &frozen.Late{Places: plan.Places, Offsets: plan.Offsets, Words: s.texts}
 	for i, name := range plan.Files {
 		im.Files[i].Path, im.Files[i].Inside = s.here(name), false
+		if slices.Contains(plan.Pipes, i) {
+			s.pipes = append(s.pipes, im.Files[i])
+			im.Files[i].Path = os.DevNull // until openPipes
+		}
 	}
 	if im, err = im.With(late); err != nil {
 		return nil, err
@@ -233,7 +238,16 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 		s.abandon(p)
 		return lost, err
 	}
-	effect := false
+	effect := len(s.pipes) > 0
+	if err := s.openPipes(signals.deadly); err != nil {
+		p.Kill()
+		exit := reap(p.Pid)
+		if sig := signals.deadly(); sig != 0 {
+			exit.Signal = sig
+			return exit, nil
+		}
+		return exit, &Interrupted{err}
+	}
 	err = s.finish(func(fd int, b []byte) error {
 		n, err := writeAll(s.files[fd], b)
 		effect = effect || n > 0
@@ -430,6 +444,19 @@ func pending(pid int, sig syscall.Signal) bool {
 	line, _, _ := strings.Cut(rest, "\n")
 	mask, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 	return err == nil && mask&(1<<(sig-1)) != 0
+}
+
+// deadly returns a signal that has come before the tool existed, and that ends a program, or 0.
+func (s *signals) deadly() syscall.Signal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sig := range s.late {
+		switch sig {
+		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+			return sig
+		}
+	}
+	return 0
 }
 
 // to sets the process to which signals are forwarded.

@@ -36,7 +36,7 @@ type plan struct {
 	Words     []string          // late words of preparation A
 	Dir       string            // working directory of preparation A; the last late word
 	Stats     []int             // indexes of inputs whose stat(2) result the tool has kept: late words after the command lines
-	Bounds    []hotstart.Bounds // of these inputs
+	Bounds    []hotstart.Bounds // of these inputs; pipes have none
 	Streams   []int             // standard streams that are files, whose stat(2) result and offset the tool may have kept: late words after those of Stats
 	Places    []frozenPlace     // of late words in memory
 	Offsets   []frozen.Offset   // registers that hold the first byte of a late word plus a constant
@@ -45,6 +45,7 @@ type plan struct {
 	Relations string            // of the late words, with the variables of Exact
 	Written   [3]text           // bytes that the tool had written to standard output and error
 	Files     map[int]fileName  // index into frozen.Image.Files, where the path depends on the call
+	Pipes     []int             // indexes into frozen.Image.Files of the inputs that are pipes, and that the tool has opened
 	Made      []made            // files and directories that the tool had made
 	Early     map[string]early  // looks at files that late words name, before the stop
 	CPUs      int               // size of a set of processors, which is the late word before the directory

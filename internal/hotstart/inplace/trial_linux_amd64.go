@@ -38,6 +38,7 @@ type trial struct {
 	scratch string            // everything that belongs to the trial
 	dir     string            // its working directory
 	inputs  []string          // the files that replace the inputs, by index of the late word; "" for other words
+	pipes   []int             // indexes of the inputs that are pipes
 	stdin   string            // file that gives standard input
 	number  int               // of the preparation; see late.LettersOf
 	second  bool              // preparation B, which differs as much as possible
@@ -48,6 +49,7 @@ type trial struct {
 	data    int               // with stop: the number of opens of data until then
 
 	streams *streams
+	feeds   []*feed
 	input0  os.FileInfo // of standard input
 	overlay *tracer.Overlay
 	guard   *tracer.Guard // of a tool that was started from a snapshot
@@ -224,9 +226,10 @@ func statWords(b []byte) []string {
 	return all
 }
 
-// input puts a file at the place of an input: a link to it in the second preparation.
+// input puts a file at the place of an input: a link to it in the second preparation, if it is a
+// regular file.
 func (t *trial) input(file, here string) error {
-	if t.second && t.stop {
+	if t.second && t.stop && kindAt(file) != "pipe" {
 		return os.Symlink(file, here)
 	}
 	return os.Link(file, here)
@@ -559,6 +562,9 @@ func (t *trial) read(l *tracer.Access) (stop bool, err error) {
 	if l.Op == tracer.AccessRead && t.due() || !t.stop {
 		return t.due(), nil
 	}
+	if slices.Contains(t.pipes, word) {
+		return false, unfit("it reads its input, which is a pipe, before it has loaded its data")
+	}
 	offset, length, ok, err := t.overlay.Part(l)
 	if err != nil || !ok {
 		return false, errors.Join(err, unfit("it maps its input, or makes another descriptor of it, before it has loaded its data"))
@@ -638,6 +644,9 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 			if t.due() {
 				return true, nil
 			}
+		}
+		if t.stop && !into && slices.Contains(t.pipes, name.Word) {
+			return false, unfit("it looks at its input, which is a pipe, before it has loaded its data")
 		}
 		if _, known := t.early[name.key()]; !known {
 			t.early[name.key()] = early{name, kindAt(t.here(name))}
@@ -821,6 +830,10 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	if err := t.layOut(); err != nil {
 		return err
 	}
+	for _, k := range t.pipes {
+		t.feeds = append(t.feeds, startFeed(t.inputs[k], !t.stop))
+	}
+	defer t.endFeeds()
 	t.started = time.Now()
 	p, err := begin()
 	if err != nil {
@@ -951,6 +964,9 @@ func (t *trial) beginHot(s *Snapshot, noise []frozen.Patch) (*tracer.Proc, error
 		return nil, err
 	}
 	t.guard = st.guard
+	if err := st.openPipes(nil); err != nil {
+		return p, err
+	}
 	return p, st.finish(func(fd int, b []byte) error {
 		t.prefix[fd] = b
 		return nil

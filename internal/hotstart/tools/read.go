@@ -43,6 +43,9 @@ func (r Reading) Late() []Word {
 	return slices.DeleteFunc(slices.Clone(r.Words), func(w Word) bool { return !w.Role.Late() })
 }
 
+// descriptors is the directory of the files of a process that it has inherited.
+const descriptors = "/dev/fd/"
+
 // standard is the name that many programs take for standard input or output.
 const standard = "-"
 
@@ -228,7 +231,8 @@ func (r *reader) part(arg, from, to int, role Role) {
 	if role == Input {
 		r.input = true
 	}
-	if role.Late() && (text == standard || text == "" || strings.HasPrefix(text, "/dev/") || strings.HasPrefix(text, "/proc/")) {
+	pipe := role == Input && strings.HasPrefix(text, descriptors) // as a shell makes it for <(command)
+	if role.Late() && (text == standard || text == "" || strings.HasPrefix(text, "/dev/") && !pipe || strings.HasPrefix(text, "/proc/")) {
 		role = Value
 	}
 	r.Words = append(r.Words, Word{arg, from, to, role})

@@ -122,12 +122,23 @@ func makeFilter() []unix.SockFilter {
 // GuardFilter returns the seccomp filter that a guarded process needs in all its threads.
 func GuardFilter() []unix.SockFilter { return filter }
 
-// Release lets a held process go on under guard.
-func (g *Guard) Release(p *Proc) error {
+// Attach makes the calls of a held process possible that its filter hands to a tracer. Release
+// does the same.
+func (g *Guard) Attach(p *Proc) error {
 	for _, tid := range p.Threads {
 		if err := unix.PtraceSetOptions(tid, guardOptions); err != nil {
 			return fmt.Errorf("ptrace options of %d: %w", tid, gone(err))
 		}
+	}
+	return nil
+}
+
+// Release lets a held process go on under guard.
+func (g *Guard) Release(p *Proc) error {
+	if err := g.Attach(p); err != nil {
+		return err
+	}
+	for _, tid := range p.Threads {
 		r := p.rest[tid]
 		if err := unix.PtraceSetRegs(tid, &r); err != nil {
 			return fmt.Errorf("ptrace registers of %d: %w", tid, gone(err))

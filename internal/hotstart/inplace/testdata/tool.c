@@ -95,10 +95,10 @@ static void note(int sig) { got++; (void)sig; }
 
 int main(int argc, char **argv)
 {
-	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL, *what = NULL;
-	FILE *in = NULL;
+	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL, *what = NULL, *second = NULL;
+	FILE *in = NULL, *mates = NULL;
 	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0, changed = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDKA:Ne:w:n3f:q:")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDKA:Ne:w:n3f:q:g:")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -122,6 +122,7 @@ int main(int argc, char **argv)
 		case '3': third = 1; break;
 		case 'f': way = optarg; break;
 		case 'q': what = optarg; break;
+		case 'g': second = optarg; break;
 		default: return 2;
 	}
 	if (argc - optind != 2) return 2;
@@ -175,6 +176,7 @@ int main(int argc, char **argv)
 		if (*way != 'b') lseek(fd, 0, SEEK_SET);
 		explicit_bzero(two, sizeof two);
 	}
+	if (second && !(mates = fopen(second, "r"))) { fprintf(stderr, "tool: cannot open %s: %s\n", second, strerror(errno)); return 1; }
 	FILE *f = fopen(argv[optind], "r");
 	if (!f) { perror(argv[optind]); return 7; }
 	fseek(f, 0, SEEK_END);
@@ -198,6 +200,7 @@ int main(int argc, char **argv)
 		for (char *p = line; *p; p++) sum = sum * 33 + (unsigned char)*p;
 		fprintf(out, "%s\t%lu\t%u\n", label, n++, sum);
 	}
+	while (mates && fgets(line, sizeof line, mates)) fprintf(out, "mate %s", line);
 	for (int i = 0; i < argc; i++) fprintf(out, "%s ", argv[i]);
 	fprintf(out, "\n%s %s %u %ld\n", argv[0], program_invocation_short_name, hash, kept);
 	if (variable) fprintf(out, "%s=%s\n", variable, getenv(variable) ? getenv(variable) : "(none)");

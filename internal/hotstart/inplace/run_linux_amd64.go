@@ -40,7 +40,8 @@ type start struct {
 	guard *tracer.Guard
 	read  func()   // reads the page file ahead; nil: it is in memory
 	made  []string // files that were made
-	pipes []frozen.File
+	pipes []frozen.File // inputs that are pipes: see openPipes
+	acts  []frozen.Action
 	texts []string // late words as the plan counts them
 }
 
@@ -98,6 +99,7 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 			im.Files[i].Path = os.DevNull // until openPipes
 		}
 	}
+	s.acts = im.Actions
 	if im, err = im.With(late); err != nil {
 		return nil, err
 	}
@@ -239,10 +241,11 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 		return lost, err
 	}
 	effect := len(s.pipes) > 0
-	if err := s.openPipes(signals.deadly); err != nil {
+	deadly := func() syscall.Signal { return signals.deadly(s.acts) }
+	if err := s.openPipes(deadly); err != nil {
 		p.Kill()
 		exit := reap(p.Pid)
-		if sig := signals.deadly(); sig != 0 {
+		if sig := deadly(); sig != 0 {
 			exit.Signal = sig
 			return exit, nil
 		}
@@ -446,14 +449,17 @@ func pending(pid int, sig syscall.Signal) bool {
 	return err == nil && mask&(1<<(sig-1)) != 0
 }
 
-// deadly returns a signal that has come before the tool existed, and that ends a program, or 0.
-func (s *signals) deadly() syscall.Signal {
+// deadly returns a signal that has come before the tool existed, and that ends a tool with these
+// actions, or 0.
+func (s *signals) deadly(actions []frozen.Action) syscall.Signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sig := range s.late {
 		switch sig {
 		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
-			return sig
+			if !slices.ContainsFunc(actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
+				return sig
+			}
 		}
 	}
 	return 0

@@ -38,8 +38,8 @@ type start struct {
 
 	p     *tracer.Proc
 	guard *tracer.Guard
-	read  func()   // reads the page file ahead; nil: it is in memory
-	made  []string // files that were made
+	read  func()        // reads the page file ahead; nil: it is in memory
+	made  []string      // files that were made
 	pipes []frozen.File // inputs that are pipes: see openPipes
 	acts  []frozen.Action
 	texts []string // late words as the plan counts them

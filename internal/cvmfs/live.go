@@ -140,10 +140,10 @@ func (l *Live) first(ctx context.Context, wait *time.Duration) error {
 	if err != nil {
 		return err
 	}
-	*wait = l.period()
 	if err := l.show(ctx); err != nil {
 		return err
 	}
+	*wait = l.period()
 	return l.r.remember(l.o.Options)
 }
 
@@ -198,12 +198,7 @@ func (l *Live) ttl() time.Duration { return max(leastTTL, l.now.Load().manifest.
 
 // period returns the time between requests for the manifest. Together with Valid it is
 // the TTL.
-func (l *Live) period() time.Duration {
-	if l.now.Load() == nil {
-		return leastTTL
-	}
-	return l.ttl() * 3 / 4
-}
+func (l *Live) period() time.Duration { return l.ttl() * 3 / 4 }
 
 // Valid implements fuse.Files.
 func (l *Live) Valid() time.Duration { return min(l.ttl()/4, time.Minute) }

@@ -480,6 +480,21 @@ func TestLiveLies(t *testing.T) {
 	}
 }
 
+// A new mount asks for the manifest again after three quarters of the TTL, and not before.
+func TestLivePeriod(t *testing.T) {
+	id := cvmfsrepo.NewIdentity(t, 0, 1)
+	id.TTL = 8
+	h := newHost(t, changedSample(t, id, 5, "the first"))
+	o, _ := liveOptions(t, id, openedCache(t, t.TempDir(), 0), h.url)
+	begun := time.Now()
+	l := openedLive(t, o)
+	h.set(changedSample(t, id, 6, "the second"))
+	until(t, "the second revision", func() bool { return l.Manifest().Revision == 6 })
+	if d := time.Since(begun); d < 6*time.Second {
+		t.Errorf("the manifest was asked for after %v, want 6 s", d)
+	}
+}
+
 // If the manifest, whitelist, certificate or root catalog of a later revision is changed,
 // truncated or exchanged, the mount continues to show the current revision.
 func TestLiveLiesLater(t *testing.T) {

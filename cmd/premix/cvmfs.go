@@ -22,11 +22,15 @@ type cvmfsFlags struct {
 	keys      []string
 	variables []string
 	rollback  bool
+	constant  bool // variables have no values
 }
+
+// cvmfsConfig is the directory of the configuration of CVMFS's client.
+const cvmfsConfig = "/etc/cvmfs"
 
 func (f *cvmfsFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.config, "config", "/etc/cvmfs", "directory `DIR` of the client's configuration")
+	fl.StringVar(&f.config, "config", cvmfsConfig, "directory `DIR` of the client's configuration")
 	fl.StringArrayVar(&f.servers, "server", nil, "`URL` of a server, with @fqrn@ for the repository; several are tried in order")
 	fl.StringVar(&f.proxy, "http-proxy", "", "list of `PROXIES`, as in CVMFS_HTTP_PROXY: http://a:3128|http://b:3128;DIRECT")
 	fl.StringArrayVar(&f.keys, "master-key", nil, "`FILE` with a master key, or a directory of files NAME.pub; may be repeated")
@@ -75,6 +79,9 @@ func (f *cvmfsFlags) of(url, profile string, r *node.MountRequest) error {
 		return err
 	}
 	variables := c.Variables()
+	if f.constant {
+		variables = nil
+	}
 	for _, v := range f.variables {
 		name, value, found := strings.Cut(v, "=")
 		if !found {

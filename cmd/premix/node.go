@@ -247,10 +247,13 @@ func statusText(s *node.Status) string {
 		line := func(name, format string, args ...any) {
 			fmt.Fprintf(w, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 		}
-		if m.Tree.IsZero() {
-			line("revision", "%d", m.Revision)
-		} else {
+		switch {
+		case !m.Repository:
 			line("tree", "%s", m.Tree)
+		case m.Tree.IsZero():
+			line("revision", "%d", m.Revision)
+		default:
+			line("revision", "%d, does not follow", m.Revision)
 		}
 		if m.Error != "" {
 			line("state", "%s: %s", m.State, m.Error)
@@ -262,7 +265,7 @@ func statusText(s *node.Status) string {
 		} else {
 			line("backend", "%s", m.Backend)
 		}
-		if !m.Tree.IsZero() {
+		if !m.Repository {
 			line("here", "%s of %s, %s fetched", units.Size(m.Present), units.Size(m.Total), units.Size(m.Fetched))
 			line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
 		}

@@ -51,6 +51,6 @@ of --probe; without either, the first run does the proof.`,
 	f.BoolVar(&o.Trust, "trust", false, "start hot even if memory differs without a known reason")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	snapshotsFlag(f, &o.Store)
-	from.register(cmd)
+	from.registerData(cmd)
 	return cmd
 }

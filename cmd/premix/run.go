@@ -107,7 +107,7 @@ succeeded; the same command runs the tasks that are not done.`,
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	engine.register(cmd)
 	snapshotsFlag(f, &o.Store)
-	from.register(cmd)
+	from.registerData(cmd)
 	outputFlag(cmd, &from.recordImage, "record-image", "", outputs.Profile, "write the order in which the recipe's image is touched to this file, at umount")
 	return cmd
 }

@@ -64,11 +64,16 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case !neg && len(args) == 2 && args[0] == "publish":
+		case !neg && len(args) == 2 && (args[0] == "publish" || args[0] == "change"):
 			if r.now = r.states[args[1]]; r.now == nil {
 				revision, err := strconv.Atoi(args[1])
 				ts.Check(err)
-				r.now, err = cvmfsrepo.PublishIn(ts.Getenv("WORK"), cvmfsrepo.Sample(false), cvmfsrepo.SHA1, r.id, revision)
+				tree := cvmfsrepo.Sample(false)
+				if args[0] == "change" {
+					tree["/nested/deeper/t\xff ü"].Content = []byte("another content\n")
+					tree["/sub/plain"].Content = []byte("also another")
+				}
+				r.now, err = cvmfsrepo.PublishIn(ts.Getenv("WORK"), tree, cvmfsrepo.SHA1, r.id, revision)
 				ts.Check(err)
 				r.states[args[1]] = r.now
 			}
@@ -80,7 +85,7 @@ func cvmfsCommand() func(*testscript.TestScript, bool, []string) {
 		case !neg && len(args) == 1 && args[0] == "expire":
 			expire(r.now, r.id, -time.Minute)
 		default:
-			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs lie | cvmfs expire | cvmfs gone")
+			ts.Fatalf("usage: cvmfs publish REVISION | cvmfs change REVISION | cvmfs lie | cvmfs expire | cvmfs gone")
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (a *app) taskWork() *cobra.Command {
 			owner.TrustOwner(args[0])
 			if !queue.IsDir(args[0]) {
 				d, err := pilot.WorkerOfRun(args[0], local.Options{Version: version}, func(t pilot.Trees) recipe.Sources {
-					return a.sources(ctx, &treeFlags{origins: t.Origins, proxies: t.Proxies, keyFile: t.KeyFile, tokenFile: t.Credentials, ca: t.CAFile})
+					return a.sources(ctx, &treeFlags{origins: t.Origins, proxies: t.Proxies, keyFile: t.KeyFile, tokenFile: t.Credentials, ca: t.CAFile, cvmfs: t.CVMFS})
 				})
 				if err != nil {
 					return err

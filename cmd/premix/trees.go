@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -24,6 +25,7 @@ type treeFlags struct {
 	origins, proxies       []string
 	keyFile, tokenFile, ca string
 	recordImage            string // for run: file for the order in which the image is touched
+	cvmfs                  string // directory of the configuration for repositories
 }
 
 func (t *treeFlags) register(cmd *cobra.Command) {
@@ -35,11 +37,17 @@ func (t *treeFlags) register(cmd *cobra.Command) {
 	f.StringVar(&t.ca, "ca", "", "file with trusted certificates, besides the system's")
 }
 
+// registerData adds the flags of verbs that mount the data of recipes.
+func (t *treeFlags) registerData(cmd *cobra.Command) {
+	t.register(cmd)
+	cmd.Flags().StringVar(&t.cvmfs, "cvmfs-config", "", "directory `DIR` of the configuration of CVMFS's client, for data in cvmfs:// (default \""+cvmfsConfig+"\")")
+}
+
 // remote returns the options for premix on another machine, where the files that they
 // name must have the same path. It returns nil if no option was given.
 func (t *treeFlags) remote() (_ *pilot.Trees, err error) {
-	e := pilot.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
-	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile == "" {
+	e := pilot.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca, CVMFS: t.cvmfs}
+	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile+e.CVMFS == "" {
 		return nil, nil
 	}
 	for i, o := range e.Origins {
@@ -49,7 +57,7 @@ func (t *treeFlags) remote() (_ *pilot.Trees, err error) {
 			}
 		}
 	}
-	for _, p := range []*string{&e.KeyFile, &e.Credentials, &e.CAFile} {
+	for _, p := range []*string{&e.KeyFile, &e.Credentials, &e.CAFile, &e.CVMFS} {
 		if *p != "" {
 			if *p, err = filepath.Abs(*p); err != nil {
 				return nil, err
@@ -66,11 +74,26 @@ func (t *treeFlags) request(ref string) node.MountRequest {
 	}
 }
 
-// sources returns the sources of the trees and the image that a recipe names.
+// sources returns the sources of the trees, the repositories and the image that a recipe
+// names.
 func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 	return recipe.Sources{
 		Trees: func(ref tree.Ref) (string, error) {
 			m, err := a.mounted(ctx, t, ref, "")
+			if err != nil {
+				return "", err
+			}
+			return m.Dir, nil
+		},
+		Repositories: func(url string) (string, error) {
+			r := node.MountRequest{ID: rand.Text()}
+			// The values of variables would be a part of the path, and differ between
+			// machines: symlinks have their defaults.
+			f := cvmfsFlags{config: cmp.Or(t.cvmfs, cvmfsConfig), constant: true}
+			if err := f.of(url, "", &r); err != nil {
+				return "", err
+			}
+			m, err := a.attached(ctx, r)
 			if err != nil {
 				return "", err
 			}
@@ -100,9 +123,14 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 // mounted mounts a tree, unless it is already mounted. If record is not empty, it is the
 // file for the order in which the tree is touched.
 func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref, record string) (*node.Mounted, error) {
-	began := time.Now()
 	r := t.request(ref.String())
 	r.Record = record
+	return a.attached(ctx, r)
+}
+
+// attached mounts at a directory of the node's choice, unless it is mounted there.
+func (a *app) attached(ctx context.Context, r node.MountRequest) (*node.Mounted, error) {
+	began := time.Now()
 	m, err := node.Attach(ctx, r)
 	// The note of an existing mount was printed when it was made.
 	if err == nil && m.Note != "" && m.Since.After(began) {

@@ -21,8 +21,11 @@ type LiveOptions struct {
 	Path    string         // of the directory that becomes the root: "" or "/a/b"
 	Objects *cache.Objects // for catalogs and contents
 	// Numbers is a file that keeps the numbers of catalogs, so that a later Live of the
-	// same mount has the same nodes.
+	// same mount has the same nodes; "" means memory.
 	Numbers string
+	// Pin is the content that is shown, instead of the newest revision: neither a server nor
+	// a valid whitelist is needed for it. nil means the newest revision.
+	Pin *Pin
 	// Kept begins with the newest revision seen, without the network.
 	Kept      bool
 	Variables map[string]string // for targets of symbolic links
@@ -76,7 +79,10 @@ type Live struct {
 // revision is a revision that is shown.
 type revision struct {
 	manifest Manifest
-	root     uint64 // node
+	catalog  int    // the uppermost one: the root catalog, or the one of a Pin
+	top      string // the path of its root
+	root     uint64 // node of the root of the mount
+	inner    int    // the catalog that has it
 }
 
 // What the memory of a Live holds: some 10 MB at most.
@@ -108,12 +114,17 @@ func OpenLive(ctx context.Context, o LiveOptions) (*Live, error) {
 		l.profiles = append(l.profiles, newProfiled(p))
 	}
 	l.prefetchAll()
-	l.pending.Go(func() { l.follow(wait) })
+	if l.o.Pin == nil {
+		l.pending.Go(func() { l.follow(wait) })
+	}
 	return l, nil
 }
 
 // first shows a revision for the first time, and sets the time until the next is asked for.
 func (l *Live) first(ctx context.Context, wait *time.Duration) error {
+	if l.o.Pin != nil {
+		return l.showPin(ctx)
+	}
 	if l.o.Kept {
 		if l.r.remembered(ctx, l.o.Options, l.keys) == nil && l.show(ctx) == nil {
 			return nil
@@ -150,45 +161,54 @@ func (l *Live) first(ctx context.Context, wait *time.Duration) error {
 // show makes the revision of l.r the one that is shown.
 func (l *Live) show(ctx context.Context) error {
 	m := *l.r.manifest
-	n, err := l.numbers.of(m.Root, m.RootSize, "")
+	return l.showFrom(ctx, m, m.Root, m.RootSize, "")
+}
+
+// showFrom shows a revision, or the part of it that is below a catalog.
+func (l *Live) showFrom(ctx context.Context, m Manifest, catalog Hash, size int64, top string) error {
+	n, err := l.numbers.of(catalog, size, top)
 	if err != nil {
 		return err
 	}
-	node, e, err := l.walk(ctx, n)
+	inner, e, err := l.walk(ctx, m, n, top)
 	if err != nil {
 		return err
 	}
 	if !e.IsDir() {
 		return &Error{Kind: Usage, Reason: fmt.Sprintf("%s in %s is not a directory", l.o.Path, l.r.name), HintText: "name a directory"}
 	}
-	l.now.Store(&revision{m, node})
+	node, err := nodeOf(inner, e.row)
+	if err != nil {
+		return err
+	}
+	l.now.Store(&revision{manifest: m, catalog: n, top: top, root: node, inner: inner})
 	return nil
 }
 
-// walk finds the root of the mount in a root catalog.
-func (l *Live) walk(ctx context.Context, n int) (uint64, *Entry, error) {
+// walk finds the root of the mount, from the root of a catalog on. It returns its entry, and
+// the catalog that has it.
+func (l *Live) walk(ctx context.Context, m Manifest, n int, top string) (int, *Entry, error) {
 	e, err := l.rootOf(ctx, n)
 	if err != nil {
 		return 0, nil, err
 	}
-	for at := 1; at < len(l.o.Path); {
+	for at := len(top) + 1; at < len(l.o.Path); {
 		end := at
 		for end < len(l.o.Path) && l.o.Path[end] != '/' {
 			end++
 		}
 		if !e.IsDir() {
-			return 0, nil, l.r.missing(l.o.Path)
+			return 0, nil, missingIn(m, l.o.Path)
 		}
 		if n, e, err = l.step(ctx, n, l.o.Path[:end]); err != nil {
 			return 0, nil, err
 		}
 		if e == nil {
-			return 0, nil, l.r.missing(l.o.Path)
+			return 0, nil, missingIn(m, l.o.Path)
 		}
 		at = end + 1
 	}
-	node, err := nodeOf(n, e.row)
-	return node, e, err
+	return n, e, nil
 }
 
 // TTLs below the least, of a mount whose publisher asks for more requests, are raised.

@@ -20,13 +20,17 @@ type catalogName struct {
 // the same ones: a line for each, with its hash, its size and its quoted prefix.
 type numbers struct {
 	mu    sync.Mutex
-	file  *os.File
+	file  *os.File // nil: they are in memory
 	names []catalogName
 	sizes []int64
 	found map[catalogName]int
 }
 
+// openNumbers reads the numbers of a file; "" means memory.
 func openNumbers(path string) (*numbers, error) {
+	if path == "" {
+		return &numbers{found: map[catalogName]int{}}, nil
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -84,6 +88,9 @@ func (n *numbers) of(h Hash, size int64, prefix string) (int, error) {
 	if len(n.names) >= catalogsMost {
 		return 0, errors.New("too many catalogs")
 	}
+	if n.file == nil {
+		return n.add(name, size), nil
+	}
 	line := fmt.Sprintf("%s %d %q\n", h, size, prefix)
 	if at, err := n.file.WriteString(line); err != nil {
 		// The beginning of a line must not be taken for a whole one.
@@ -105,7 +112,12 @@ func (n *numbers) at(i int) (name catalogName, size int64, ok bool) {
 	return n.names[i], n.sizes[i], true
 }
 
-func (n *numbers) close() error { return n.file.Close() }
+func (n *numbers) close() error {
+	if n.file == nil {
+		return nil
+	}
+	return n.file.Close()
+}
 
 // quotedPath returns a path for a message, without control characters.
 func quotedPath(p string) string {

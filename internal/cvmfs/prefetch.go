@@ -98,12 +98,7 @@ func (l *Live) fetchProfile(a *profiled, from int) {
 	c := &prefetchCounts{}
 	a.counts.Store(c)
 	defer c.over.Store(true)
-	m := l.now.Load().manifest
-	root, err := l.numbers.of(m.Root, m.RootSize, "")
-	if err != nil {
-		l.event(EventUnreadable, err)
-		return
-	}
+	shown := l.now.Load()
 	ctx, stop := context.WithCancel(l.ctx)
 	defer stop()
 	fail := func(err error) {
@@ -131,7 +126,7 @@ func (l *Live) fetchProfile(a *profiled, from int) {
 			return nil
 		})
 	}
-	names := &names{l: l, root: root}
+	names := &names{l: l, root: shown.catalog, top: shown.top}
 	var last atomic.Int64
 	var lookups errgroup.Group
 	for range aheadNames {
@@ -187,14 +182,15 @@ func (f *openFile) within(parts [][2]int64) []wantedObject {
 // names finds paths in a revision, and remembers directories.
 type names struct {
 	l    *Live
-	root int      // the number of the root catalog
+	root int      // the number of the uppermost catalog
+	top  string   // the path of its root
 	dirs sync.Map // from a path to the number of its catalog; -1: there is no such directory
 }
 
 // file returns the chunks of a path, none if it is not a regular file, or nil if it does not
 // exist or is not below the root of the mount. It fetches the catalogs in which it looks.
 func (s *names) file(ctx context.Context, path string) (*openFile, error) {
-	if p := s.l.o.Path; p != "" && path != p && !strings.HasPrefix(path, p+"/") {
+	if !isAbove(s.l.o.Path, path) {
 		return nil, nil
 	}
 	n, e, err := s.find(ctx, path)
@@ -210,7 +206,7 @@ func (s *names) file(ctx context.Context, path string) (*openFile, error) {
 // find returns the entry of a path, and the number of its catalog: -1 if there is none. The
 // entry of a directory that was found before is nil.
 func (s *names) find(ctx context.Context, path string) (int, *Entry, error) {
-	if path == "" {
+	if path == s.top {
 		return s.root, nil, nil
 	}
 	if n, ok := s.dirs.Load(path); ok {

@@ -202,7 +202,7 @@ func (r *Repository) checkSeen(ctx context.Context, o Options) error {
 		}
 	case revision > r.manifest.Revision, revision == r.manifest.Revision && root != r.manifest.Root.String():
 		if !o.AllowRollback {
-			return distrust("to accept it once, give --allow-rollback", "the servers of %s show revision %d, and revision %d was seen before", r.name, r.manifest.Revision, revision)
+			return distrust("to accept it once, give --allow-rollback to premix mount or premix store import", "the servers of %s show revision %d, and revision %d was seen before", r.name, r.manifest.Revision, revision)
 		}
 	}
 	if err := f.Truncate(0); err != nil {
@@ -313,8 +313,10 @@ func (r *Repository) Lookup(ctx context.Context, p string) (*Entry, error) {
 	return e, nil
 }
 
-func (r *Repository) missing(p string) error {
-	return &Error{Kind: Missing, Reason: fmt.Sprintf("%s has no %s in revision %d", r.name, p, r.manifest.Revision), Err: fs.ErrNotExist}
+func (r *Repository) missing(p string) error { return missingIn(*r.manifest, p) }
+
+func missingIn(m Manifest, p string) error {
+	return &Error{Kind: Missing, Reason: fmt.Sprintf("%s has no %s in revision %d", m.Name, p, m.Revision), Err: fs.ErrNotExist}
 }
 
 // List returns the entries of a directory, sorted by name.

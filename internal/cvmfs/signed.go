@@ -52,6 +52,9 @@ type Manifest struct {
 	certificate Hash
 }
 
+// longestTTL bounds the TTL of a manifest.
+const longestTTL = 365 * 24 * time.Hour
+
 // parseManifest parses a manifest. Its signature is verified by the caller.
 func parseManifest(l *letter) (*Manifest, error) {
 	m := &Manifest{}
@@ -81,7 +84,7 @@ func parseManifest(l *letter) (*Manifest, error) {
 			m.RootSize = int64(n)
 		case 'D':
 			if n, err = number(value); err == nil {
-				m.TTL = time.Duration(min(n, 365*24*3600)) * time.Second
+				m.TTL = min(time.Duration(min(n, math.MaxInt32))*time.Second, longestTTL)
 			}
 		case 'S':
 			m.Revision, err = number(value)

@@ -155,7 +155,7 @@ type StopRequest struct {
 type Mounted struct {
 	ID      string         `json:"id"`
 	Ref     string         `json:"ref"`
-	Tree    object.Digest  `json:"tree,omitzero"` // absent for a repository; of a layer in a registry, the digest of its description
+	Tree    object.Digest  `json:"tree,omitzero"` // absent for a repository that follows revisions; of a layer in a registry, the digest of its description, and of other repositories a digest of the content
 	Dir     string         `json:"dir"`
 	State   string         `json:"state"`            // "mounted", or "failed": it should be mounted
 	Backend lazyfs.Backend `json:"backend"`          // the one in use
@@ -163,9 +163,10 @@ type Mounted struct {
 	Note    string         `json:"note,omitempty"`   // a note for the user
 	Error   string         `json:"error,omitempty"`  // why it is "failed"
 
-	// Revision is the revision that is shown, for a repository of CVMFS. Such a mount has
-	// none of the figures below.
-	Revision uint64 `json:"revision,omitempty"`
+	// Repository is set for a repository of CVMFS, which has a Revision, and none of the
+	// figures below.
+	Repository bool   `json:"repository,omitempty"`
+	Revision   uint64 `json:"revision,omitempty"` // that is shown
 
 	// Fetched is the number of bytes received from the origins of this mount since the
 	// worker began.

@@ -27,8 +27,9 @@ func AttachedPath(within string, d object.Digest) string {
 
 // Attach mounts a tree, unless it is mounted already, at a directory that the node
 // chooses by the tree's digest: AttachedPath below r.Within, or below the node's own
-// directory. The mount stays until it is unmounted like any other. Like Mount, Attach
-// starts the node.
+// directory. A repository is mounted in the same way, by a digest of its content now; it
+// does not follow new revisions. The mount stays until it is unmounted like any other. Like
+// Mount, Attach starts the node.
 func Attach(ctx context.Context, r MountRequest) (*Mounted, error) {
 	r.Dir = ""
 	return ask(ctx, r)
@@ -67,14 +68,14 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	return d.attachAt(ctx, r, tree.Ref{Name: ref.Name, Digest: digest}, src.bootstrap, note)
 }
 
-// attachAt mounts a tree, or a layer, by its digest.
+// attachAt mounts a tree, a layer or a pinned repository by its digest.
 func (d *daemon) attachAt(ctx context.Context, r MountRequest, ref tree.Ref, bootstrap *trust.Bootstrap, note string) (*mount, error) {
 	digest := ref.Digest
 	r.Dir = filepath.Join(attachedDir(d.config.Dir), digest.String())
 	if r.Within != "" {
 		r.Dir = AttachedPath(r.Within, digest)
 	}
-	if r.Layer == nil {
+	if r.Layer == nil && r.CVMFS == nil {
 		r.Ref = ref.String()
 	}
 	for {

@@ -176,6 +176,9 @@ func (d *daemon) mountWith(ctx context.Context, r MountRequest, bootstrap *trust
 	if r.Dir == "" && r.Layer != nil {
 		return d.attachLayer(ctx, r)
 	}
+	if r.Dir == "" && r.CVMFS != nil {
+		return d.attachRepository(ctx, r)
+	}
 	if r.Dir == "" {
 		return d.attach(ctx, r, ref)
 	}

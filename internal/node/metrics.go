@@ -100,7 +100,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			origins[o.URL] = sum
 		}
 		// The figures belong to the tree, not to the mount.
-		if m.Tree.IsZero() || trees[m.Tree.String()] {
+		if m.Repository || trees[m.Tree.String()] {
 			continue
 		}
 		trees[m.Tree.String()] = true

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"premix/internal/cvmfs"
 	"premix/internal/lazyfs"
+	"premix/internal/store/object"
+	"premix/internal/store/tree"
 )
 
 // Repository is the part of a request that names a repository of CVMFS to be mounted
@@ -28,6 +31,48 @@ type Repository struct {
 	Variables map[string]string `json:"variables,omitempty"`
 	// Profiles are files with profiles to be fetched ahead, which are read again as Keys are.
 	Profiles []string `json:"profiles,omitempty"`
+	// Pin is the content that is shown, and never changes. nil means the newest revision,
+	// which the mount follows or, at a directory of the node's choice, from which the node
+	// takes a Pin.
+	Pin *cvmfs.Pin `json:"pin,omitempty"`
+}
+
+// content returns a digest of everything that decides on the content of a pinned mount.
+func (r *Repository) content() object.Digest {
+	var b []byte
+	b = fmt.Appendf(b, "premix repository 1\n%q %q %q %q\n", r.Name, r.Path, r.Pin.Catalog, r.Pin.Prefix)
+	for _, name := range slices.Sorted(maps.Keys(r.Variables)) {
+		b = fmt.Appendf(b, "%q %q\n", name, r.Variables[name])
+	}
+	return object.Sum(b)
+}
+
+// attachRepository mounts a repository at a directory of the node's choice, pinned to the
+// content of its newest revision: the path of the directory contains a digest of it. Without a
+// server that is the newest revision seen.
+func (d *daemon) attachRepository(ctx context.Context, r MountRequest) (*mount, error) {
+	note := ""
+	if r.CVMFS.Pin == nil {
+		live, err := d.openLive(ctx, "", entry{MountRequest: r}, false)
+		if err != nil {
+			return nil, explain(err)
+		}
+		pinned := *r.CVMFS
+		pinned.Pin, err = live.Pin()
+		note = live.Note()
+		if err = errors.Join(err, live.Close()); err != nil {
+			return nil, explain(err)
+		}
+		r.CVMFS = &pinned
+	}
+	m, err := d.attachAt(ctx, r, tree.Ref{Name: r.Ref, Digest: r.CVMFS.content()}, nil, note)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	m.wanted = true
+	d.mu.Unlock()
+	return m, nil
 }
 
 // absolute makes the paths absolute.
@@ -55,9 +100,6 @@ func (r *MountRequest) checkRepository() error {
 			return usage("leave it out, or import the directory with premix store import, and mount the tree", "a repository of CVMFS is mounted without %s", name)
 		}
 	}
-	if r.Dir == "" {
-		return usage("premix mount "+r.Ref+" DIR", "a repository of CVMFS is mounted only at a directory that is given")
-	}
 	return nil
 }
 
@@ -66,6 +108,11 @@ func (r *MountRequest) checkRepository() error {
 func (d *daemon) makeRepository(ctx context.Context, m *mount, again bool) error {
 	m.work.Lock()
 	defer m.work.Unlock()
+	if m.entry.CVMFS.Pin != nil {
+		d.mu.Lock()
+		m.entry.Tree = m.entry.CVMFS.content()
+		d.mu.Unlock()
+	}
 	b, err := d.acquire(m, 0, func(b *base) error { return d.makeRepositoryBase(ctx, b, m, again) })
 	if err != nil {
 		return err
@@ -104,19 +151,25 @@ func (d *daemon) makeRepositoryBase(ctx context.Context, b *base, m *mount, agai
 	return nil
 }
 
-// openLive opens the repository of an entry; dir is the private directory of its mount.
+// openLive opens the repository of an entry; dir is the private directory of its mount, or ""
+// if it is not to be mounted.
 func (d *daemon) openLive(ctx context.Context, dir string, e entry, again bool) (*cvmfs.Live, error) {
 	r := e.CVMFS
-	profiles, err := d.readProfiles(e, again)
-	if err != nil {
-		return nil, err
+	var profiles []*cvmfs.Profile
+	numbers := ""
+	if dir != "" {
+		var err error
+		if profiles, err = d.readProfiles(e, again); err != nil {
+			return nil, err
+		}
+		numbers = lazyfs.CatalogsPath(dir)
 	}
 	return cvmfs.OpenLive(ctx, cvmfs.LiveOptions{
 		Options: cvmfs.Options{
 			Name: r.Name, Servers: r.Servers, Proxies: r.Proxies, Keys: r.Keys, GeoAPI: r.GeoAPI, Seen: filepath.Join(d.config.Trust, "cvmfs"),
 			AllowRollback: e.AllowRollback && !again, // it was for once
 		},
-		Path: r.Path, Objects: d.cache.Objects(), Numbers: lazyfs.CatalogsPath(dir), Kept: again, Variables: r.Variables, Profiles: profiles,
+		Path: r.Path, Objects: d.cache.Objects(), Numbers: numbers, Pin: r.Pin, Kept: again, Variables: r.Variables, Profiles: profiles,
 		Log: func(event, reason string) {
 			if event == cvmfs.EventRevision {
 				d.log.Info(event, "ref", e.Ref, "reason", reason)

@@ -48,6 +48,7 @@ func (d *daemon) describe(m *mount) Mounted {
 	if m.err != nil {
 		out.Error = m.err.Error()
 	}
+	out.Repository = m.entry.CVMFS != nil
 	last, src, b := m.cause, m.src, m.base
 	d.mu.Unlock()
 	if b != nil {

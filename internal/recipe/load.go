@@ -346,9 +346,12 @@ func (p *parser) data(n *yaml.Node) {
 			continue
 		}
 		place := ""
-		if what := "data." + kv.key; strings.HasPrefix(s, treePrefix) {
+		switch what := "data." + kv.key; {
+		case strings.HasPrefix(s, treePrefix):
 			place = p.tree(kv.value, s, what)
-		} else {
+		case strings.HasPrefix(s, repositoryPrefix):
+			place = p.repository(kv.value, s, what)
+		default:
 			place = p.existing(kv.value, s, what, false)
 		}
 		if place != "" {

@@ -365,6 +365,30 @@ func TestTrees(t *testing.T) {
 	if _, err := parse("r.yaml", "/r.yaml", text("tree:refs:1"), Sources{}); err == nil {
 		t.Error("a tree was taken where none can be mounted")
 	}
+
+	asked := ""
+	from := Sources{Repositories: func(url string) (string, error) {
+		asked = url
+		if strings.HasSuffix(url, "missing") {
+			return "", hinted{}
+		}
+		return mounted, nil
+	}}
+	url := "cvmfs://data.example.org/byhand"
+	if r, err := parse("r.yaml", "/r.yaml", text(url), from); err != nil || asked != url || r.Data["ref"] != mounted {
+		t.Errorf("%s: asked for %s, data %v, %v", url, asked, r.Data, err)
+	}
+	for data, want := range map[string]string{
+		"cvmfs://data.example.org/missing": "r.yaml:3: data.ref: no such tag\n  hint: try another",
+		"tree:" + url:                      "r.yaml:3: data.ref: a repository of CVMFS is not a tree\n  hint: write " + url,
+	} {
+		if _, err := parse("r.yaml", "/r.yaml", text(data), from); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", data, err, want)
+		}
+	}
+	if _, err := parse("r.yaml", "/r.yaml", text(url), Sources{}); err == nil {
+		t.Error("a repository was taken where none can be mounted")
+	}
 }
 
 func TestImage(t *testing.T) {

@@ -67,7 +67,8 @@ type Settings struct {
 	Trees   *Trees  `json:"trees,omitempty"`
 }
 
-// Trees are the sources from which a worker gets the trees and images that a recipe names.
+// Trees are the sources from which a worker gets the trees, repositories and images that a
+// recipe names.
 // Files and directories are absolute, and the same on the nodes.
 type Trees struct {
 	Origins     []string `json:"origins,omitempty"` // in order of preference; empty: the origins of the node's configuration
@@ -75,6 +76,7 @@ type Trees struct {
 	KeyFile     string   `json:"key_file,omitempty"`
 	Credentials string   `json:"credentials,omitempty"`
 	CAFile      string   `json:"ca_file,omitempty"`
+	CVMFS       string   `json:"cvmfs,omitempty"` // directory of the configuration for repositories; empty: the client's
 }
 
 // Share is the work of one worker.

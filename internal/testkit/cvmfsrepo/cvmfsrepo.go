@@ -16,6 +16,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -408,7 +409,8 @@ func (p *Published) fill(exec func(string, ...any), dir string, tree Tree, a Alg
 		var xattr any
 		if len(n.Xattrs) > 0 {
 			b := []byte{1, byte(len(n.Xattrs))}
-			for k, v := range n.Xattrs {
+			for _, k := range slices.Sorted(maps.Keys(n.Xattrs)) { // equal trees have equal catalogs
+				v := n.Xattrs[k]
 				b = append(append(append(b, byte(len(k)), byte(len(v))), k...), v...)
 			}
 			xattr = b

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"slices"
 	"time"
 
 	"premix/internal/store/object"
@@ -22,6 +24,7 @@ const (
 // peer is a neighbour with its health. Its fields are guarded by Site.mu.
 type peer struct {
 	address  string
+	heard    time.Time // a byte came from it
 	until    time.Time // it is left out
 	fails    int       // in a row
 	requests int64
@@ -53,6 +56,12 @@ func (p *peer) status() Status {
 	return s
 }
 
+// flightKey names a flight. One for another neighbour does not wait for one of this node: see ask.
+type flightKey struct {
+	digest object.Digest
+	again  bool
+}
+
 // flight is one request to neighbours for an object, shared by all its callers.
 type flight struct {
 	done            chan struct{}
@@ -62,6 +71,11 @@ type flight struct {
 // Object returns an object from a neighbour, verified, or nil if this node is to ask the
 // origin. It implements origin.Near.
 func (h *Share) Object(ctx context.Context, d object.Digest) (stored, content []byte) {
+	return h.object(ctx, d, false)
+}
+
+// object is Object; again is true if it is for another neighbour.
+func (h *Share) object(ctx context.Context, d object.Digest, again bool) (stored, content []byte) {
 	s := h.site
 	if stored := s.remembered(d); stored != nil {
 		if content, err := object.Decode(nil, d, -1, stored); err == nil {
@@ -69,14 +83,15 @@ func (h *Share) Object(ctx context.Context, d object.Digest) (stored, content []
 		}
 	}
 	s.mu.Lock()
-	f := s.flights[d]
+	key := flightKey{d, again}
+	f := s.flights[key]
 	if f == nil {
 		f = &flight{done: make(chan struct{})}
-		s.flights[d] = f
+		s.flights[key] = f
 		go func() { // it continues for others if ctx ends; the time for each neighbour is limited
-			f.stored, f.content = h.ask(context.WithoutCancel(ctx), d)
+			f.stored, f.content = h.ask(context.WithoutCancel(ctx), d, again)
 			s.mu.Lock()
-			delete(s.flights, d)
+			delete(s.flights, key)
 			s.mu.Unlock()
 			close(f.done)
 		}()
@@ -106,21 +121,88 @@ func (s *Site) me() string {
 	return s.self
 }
 
-// ask asks the owners of an object, one after the other.
-func (h *Share) ask(ctx context.Context, d object.Digest) (stored, content []byte) {
+// owners returns the owners of an object that this node asks: none if it is the first itself.
+func (s *Site) owners(d object.Digest) []string {
+	list := s.ranked(d)
+	if i := slices.Index(list, s.me()); i >= 0 {
+		list = list[:i]
+	}
+	return list
+}
+
+// ask asks the owners of an object: the next when one has failed or is silent. A request to a
+// silent one continues, since a busy machine has done work for it that would have to be done again.
+func (h *Share) ask(ctx context.Context, d object.Digest, again bool) (stored, content []byte) {
 	s := h.site
-	for _, a := range s.ranked(d) {
-		if a == s.me() {
+	owners := s.owners(d)
+	// An answer to a neighbour never waits for a request of this node: nodes would wait for each
+	// other.
+	if !again && len(owners) > 0 {
+		s.asking <- struct{}{} // each holder has a time limit
+		defer func() { <-s.asking }()
+		owners = s.owners(d) // some may be left out by now
+	}
+	if len(owners) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, whole, fmt.Errorf("%w: no whole object within %v", errSlow, whole))
+	defer cancel()
+	type answer struct {
+		stored, content []byte
+		err             error
+	}
+	answers, silent := make(chan answer, len(owners)), make(chan struct{}, len(owners))
+	pending := 0
+	var patience time.Duration // with the neighbour that was asked last
+	next := func() {
+		a := owners[0]
+		owners = owners[1:]
+		pending++
+		patience = s.patience(a)
+		wait := patience
+		go func() {
+			quiet := time.AfterFunc(wait, func() {
+				s.note(a, 0, fmt.Errorf("%w: no byte for %v", errSlow, wait))
+				select {
+				case silent <- struct{}{}:
+				default: // it was silent before
+				}
+			})
+			stored, content, err := s.get(ctx, a, h.key, d, again, func() { quiet.Reset(silence) })
+			quiet.Stop()
+			if ctx.Err() == nil || err == nil || errors.Is(err, errSlow) {
+				s.note(a, len(stored), err)
+			}
+			answers <- answer{stored, content, err}
+		}()
+	}
+	next()
+	var last <-chan time.Time // the end of the wait, when all are silent
+	for pending > 0 {
+		select {
+		case got := <-answers:
+			pending--
+			if got.err == nil {
+				return got.stored, got.content
+			}
+			if len(owners) > 0 {
+				next()
+			}
+		case <-silent:
+			if len(owners) > 0 {
+				next()
+			} else if last == nil {
+				last = time.After(patience)
+			}
+		case <-last:
 			return nil, nil
-		}
-		stored, content, err := s.get(ctx, a, h.key, d)
-		s.note(a, len(stored), err)
-		if err == nil {
-			return stored, content
 		}
 	}
 	return nil, nil
 }
+
+// errSlow is the error of a neighbour that may be alive.
+var errSlow = errors.New("it is slow")
 
 // errBusy and errOrigin say nothing about the health of a neighbour.
 var (
@@ -128,14 +210,8 @@ var (
 	errOrigin = errors.New("it could not fetch the object")
 )
 
-// get gets an object from a neighbour, and verifies it.
-func (s *Site) get(ctx context.Context, address, key string, d object.Digest) (stored, content []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, whole, fmt.Errorf("no whole object within %v", whole))
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	quiet := time.AfterFunc(connectTime+silence, func() { stop(fmt.Errorf("no byte for %v", silence)) })
-	defer quiet.Stop()
+// get gets an object from a neighbour, and verifies it. It calls alive when bytes arrive.
+func (s *Site) get(ctx context.Context, address, key string, d object.Digest, again bool, alive func()) (stored, content []byte, err error) {
 	defer func() {
 		if err != nil && context.Cause(ctx) != nil {
 			err = context.Cause(ctx)
@@ -144,6 +220,9 @@ func (s *Site) get(ctx context.Context, address, key string, d object.Digest) (s
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/v1/origins/"+key+"/objects/"+d.String(), nil)
 	if err != nil {
 		return nil, nil, err
+	}
+	if again {
+		r.Header.Set(relayed, "1")
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
@@ -159,7 +238,7 @@ func (s *Site) get(ctx context.Context, address, key string, d object.Digest) (s
 	default:
 		return nil, nil, fmt.Errorf("it answers %s", answer.Status)
 	}
-	body := bufio.NewReader(&heard{answer.Body, quiet})
+	body := bufio.NewReader(&heard{answer.Body, func() { alive(); s.heard(address) }})
 	for {
 		b, err := body.ReadByte()
 		if err != nil {
@@ -188,18 +267,38 @@ func (s *Site) get(ctx context.Context, address, key string, d object.Digest) (s
 	return stored, content, nil
 }
 
-// heard is a body whose every byte postpones the end of the patience.
+// heard is a body for whose every byte a function is called.
 type heard struct {
 	io.Reader
-	quiet *time.Timer
+	got func()
 }
 
 func (h *heard) Read(p []byte) (int, error) {
 	n, err := h.Reader.Read(p)
 	if n > 0 {
-		h.quiet.Reset(silence)
+		h.got()
 	}
 	return n, err
+}
+
+// patience returns how long a neighbour may be silent: a short time if it failed the last time, so
+// that one that hangs costs the long time once.
+func (s *Site) patience(address string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.peers[address]; p != nil && p.fails > 0 {
+		return silence / 8
+	}
+	return silence
+}
+
+// heard records that a neighbour is alive.
+func (s *Site) heard(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.peers[address]; p != nil {
+		p.heard = time.Now()
+	}
 }
 
 // note records the outcome of a request to a neighbour.
@@ -215,7 +314,7 @@ func (s *Site) note(address string, bytes int, err error) {
 	case err == nil:
 		p.objects++
 		p.bytes += int64(bytes)
-		p.fails = 0
+		p.fails, p.until = 0, time.Time{}
 		return
 	case errors.Is(err, errShare), errors.Is(err, errBusy), errors.Is(err, errOrigin):
 		return
@@ -226,11 +325,17 @@ func (s *Site) note(address string, bytes int, err error) {
 	if now.Before(p.until) {
 		return // of a request from before
 	}
+	if now.Sub(p.heard) < silence && (errors.Is(err, errSlow) || os.IsTimeout(err)) {
+		return // it is slow, and answers
+	}
 	rest := min(restFirst<<min(p.fails, 10), restMost)
 	p.fails++
-	if object.IsCorrupt(err) {
+	switch {
+	case object.IsCorrupt(err):
 		p.corrupt++
 		rest = restLiar
+	case errors.Is(err, errSlow):
+		rest = max(rest, silence) // those who wait for it do not ask it again meanwhile
 	}
 	p.until = now.Add(rest)
 	s.o.Log.Warn("a neighbour is left out", "neighbour", address, "for", rest, "error", err)

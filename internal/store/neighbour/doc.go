@@ -25,15 +25,26 @@
 // # Protocol
 //
 // HTTP over TLS, GET /v1/origins/SHARE/objects/DIGEST. The answer is 404 if the node does not
-// have the share, and 503 if too many requests wait. Otherwise the body begins at once: a '.'
-// each half second while the owner waits for the origin, and then one byte: 'O', behind which the
-// stored form of the object follows; 'N' if the origin does not have it; 'E' if it could not be
-// fetched. So an owner that waits differs from one that is dead: four seconds without a
-// byte are a failure, and so is an object that is not complete after twenty.
+// have the share, and 503 if thousands of requests wait. Otherwise the body begins at once: a '.'
+// each two seconds while the owner waits for the origin, or the request for its turn, and then one
+// byte: 'O', behind which the stored form of the object follows; 'N' if the origin does not have
+// it; 'E' if it could not be fetched. So an owner that waits differs from one that is dead: after
+// fifteen seconds without a byte the second owner is asked too, and the origin when that one is
+// silent for as long, or when thirty seconds are over. The first answer is used. A neighbour that
+// failed the last time has two seconds.
+//
+// A node that is asked for an object that another owns asks that one, with the field
+// Premix-Relayed in the header of its request, and the origin only if this fails too. A relayed
+// request is not relayed again. So the origin is asked once, too, where some nodes find an owner too
+// slow and others do not.
+//
+// When all nodes of a site start at once, each owner has as many requests for one object as there
+// are nodes. A node therefore asks for eight objects at a time.
 //
 // # Health
 //
 // A neighbour that fails is left out for a second, and after each further failure for twice the
-// time, up to a minute. Each such event is in the log with its cause, and the state is in the
-// status of the node.
+// time, up to a minute; one that is silent for fifteen seconds at least, unless it answers before.
+// One that was too slow with an object, and has given a sign of life meanwhile, is not left out.
+// Each such event is in the log with its cause, and the state is in the status of the node.
 package neighbour

@@ -8,3 +8,10 @@ func SetSilence(d time.Duration) (restore func()) {
 	silence = d
 	return func() { silence = old }
 }
+
+// LeaveOut leaves a neighbour out for a time.
+func (s *Site) LeaveOut(address string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peers[address].until = time.Now().Add(d)
+}

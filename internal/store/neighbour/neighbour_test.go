@@ -203,6 +203,7 @@ func fake(t *testing.T, token, address string, handler http.HandlerFunc) {
 // A neighbour that lies, is dead, stalls, trickles, breaks off or has another token costs time,
 // and never a wrong byte: it is left out, and the log names it.
 func TestBadNeighbours(t *testing.T) {
+	t.Cleanup(neighbour.SetSilence(3 * time.Second))
 	const token = "secret of the site"
 	quiet := make(chan struct{})
 	t.Cleanup(func() { close(quiet) })
@@ -298,6 +299,58 @@ func TestDeadOwner(t *testing.T) {
 	together(t, o, machines)
 	if n := o.requests.Load(); n > int64(len(o.digests))*5/4 {
 		t.Errorf("%d requests for %d objects", n, len(o.digests))
+	}
+}
+
+// A node that leaves out the owner of an object asks the second, which asks the owner: the origin
+// is asked once, and the owner has the object for the others.
+func TestRelayed(t *testing.T) {
+	o := newOrigin(t, 60)
+	list := addresses(t, 2)
+	machines := []*machine{newMachine(t, "secret", list[0], list, o.URL), newMachine(t, "secret", list[1], list, o.URL), newMachine(t, "secret", "", list, o.URL)}
+	machines[2].site.LeaveOut(list[0], time.Minute)
+	for i := range machines {
+		machines[2-i].all(t, o, uint64(i))
+	}
+	if n := o.requests.Load(); n != int64(len(o.digests)) {
+		t.Errorf("%d requests for %d objects", n, len(o.digests))
+	}
+	if n := machines[0].site.Served().Objects; n == 0 {
+		t.Error("the owner gave nothing")
+	}
+}
+
+// A neighbour that is slow with one object and alive with another is not left out.
+func TestSlowNeighbour(t *testing.T) {
+	defer neighbour.SetSilence(500 * time.Millisecond)()
+	o := newOrigin(t, 2)
+	list := addresses(t, 2)
+	quiet := make(chan struct{})
+	t.Cleanup(func() { close(quiet) })
+	fake(t, "secret", list[1], func(w http.ResponseWriter, r *http.Request) {
+		for silent := strings.HasSuffix(r.URL.Path, o.digests[0].String()); ; {
+			select {
+			case <-quiet:
+				return
+			case <-r.Context().Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			if !silent {
+				w.Write([]byte{'.'})
+				http.NewResponseController(w).Flush()
+			}
+		}
+	})
+	m := newMachine(t, "secret", "", list[1:], o.URL)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go m.group.Verified(ctx, o.digests[1], -1)
+	if content, err := m.group.Verified(ctx, o.digests[0], -1); err != nil || object.Sum(content) != o.digests[0] {
+		t.Errorf("%d bytes, %v", len(content), err)
+	}
+	if s := m.site.Status(); len(s) != 1 || s[0].LeftOut || s[0].Errors != 1 || !strings.Contains(s[0].LastError, "no byte for") {
+		t.Errorf("%+v", s)
 	}
 }
 

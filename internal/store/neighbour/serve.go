@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// requestsMost is how many requests of neighbours are answered at once, and turn how long
-	// one waits for its turn.
+	// requestsMost is how many requests of neighbours are answered at once, and waitingMost how
+	// many wait for their turn, which their askers are told.
 	requestsMost = 256
-	turn         = time.Second
+	waitingMost  = 8192
 	// connections of neighbours, and of one address. Many nodes may be behind one.
 	connectionsMost = 4096
 	// alive is the time between two signs of life.
-	alive = 500 * time.Millisecond
+	alive = 2 * time.Second
 	// stall is the longest time in which a neighbour must take one MiB.
 	stall = 30 * time.Second
 )
@@ -35,6 +35,10 @@ const (
 	missing = 'N'
 	failed  = 'E'
 )
+
+// relayed is a field of the header of a request that a neighbour makes for another one. The
+// node that gets it asks only the origin, so that requests do not go round.
+const relayed = "Premix-Relayed"
 
 // ErrNone is the error of a [Source] that does not have an object.
 var ErrNone = errors.New("the origins do not have the object")
@@ -150,15 +154,9 @@ func (s *Site) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, errShare.Error(), http.StatusNotFound)
 		return
 	}
-	wait := time.NewTimer(turn)
-	defer wait.Stop()
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-wait.C:
+	defer s.waiting.Add(-1)
+	if s.waiting.Add(1) > waitingMost {
 		http.Error(w, errBusy.Error(), http.StatusServiceUnavailable)
-		return
-	case <-r.Context().Done():
 		return
 	}
 	type result struct {
@@ -169,10 +167,7 @@ func (s *Site) answer(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	done := make(chan result, 1)
 	go func() {
-		stored, err := s.object(ctx, h, from, d)
-		if err == nil && s.limit != nil {
-			err = s.limit.WaitN(ctx, len(stored))
-		}
+		stored, err := s.inTurn(ctx, h, from, d, r.Header.Get(relayed) != "")
 		done <- result{stored, err}
 	}()
 	out := http.NewResponseController(w)
@@ -189,8 +184,12 @@ func (s *Site) answer(w http.ResponseWriter, r *http.Request) {
 			} else if got.err != nil {
 				kind = failed
 			}
-			_, err := w.Write(append([]byte{kind}, got.stored...))
-			if err == nil && kind == follows {
+			_, err := w.Write([]byte{kind})
+			if kind != follows {
+				return
+			}
+			// The bytes are shared with other answers.
+			if _, err2 := w.Write(got.stored); err == nil && err2 == nil {
 				s.mu.Lock()
 				s.served.Objects++
 				s.served.Bytes += int64(len(got.stored))
@@ -205,9 +204,26 @@ func (s *Site) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// inTurn returns the stored form of an object when it is its turn. again is true for a
+// request that a neighbour has relayed.
+func (s *Site) inTurn(ctx context.Context, h *Share, from Source, d object.Digest, again bool) ([]byte, error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	stored, err := s.object(ctx, h, from, d, again)
+	if err == nil && s.limit != nil {
+		err = s.limit.WaitN(ctx, len(stored))
+	}
+	return stored, err
+}
+
 // object returns the stored form of an object. In memory are only objects of shares, which need no
-// credentials. It comes from memory, from the cache, or from the origin.
-func (s *Site) object(ctx context.Context, h *Share, from Source, d object.Digest) ([]byte, error) {
+// credentials. It comes from memory, from the cache, from a neighbour before this one in the
+// order of owners, which the asker may have found too slow, or from the origin.
+func (s *Site) object(ctx context.Context, h *Share, from Source, d object.Digest, again bool) ([]byte, error) {
 	if stored := s.remembered(d); stored != nil {
 		return stored, nil
 	}
@@ -215,6 +231,12 @@ func (s *Site) object(ctx context.Context, h *Share, from Source, d object.Diges
 		stored := object.Encode(nil, content)
 		s.keep(d, stored)
 		return stored, nil
+	}
+	if !again {
+		if stored, _ := h.object(ctx, d, true); stored != nil {
+			s.keep(d, stored)
+			return stored, nil
+		}
 	}
 	stored, err := from.Origin(ctx, d)
 	if err == nil {

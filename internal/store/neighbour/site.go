@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,9 +24,13 @@ import (
 const (
 	// asked is how many neighbours are asked for an object.
 	asked = 2
-	// connectTime limits connecting, and whole the time until an answer is complete.
-	connectTime = time.Second
-	whole       = 20 * time.Second
+	// connectTime limits connecting, and whole the time until an answer is complete. A reader
+	// waits for 45 seconds, and the origin is asked after this.
+	connectTime = 2 * time.Second
+	whole       = 30 * time.Second
+	// atOnce is how many objects are asked of neighbours at the same time. When all nodes of a
+	// site start, more of them would only make the owners slower.
+	atOnce = 8
 	// lookUp is how often names are looked up.
 	lookUp = 30 * time.Second
 	// recentBytes bounds the objects in memory that a node has fetched as their owner.
@@ -34,8 +39,9 @@ const (
 	sharesMost = 64
 )
 
-// silence is the longest time without a byte of an answer. It is variable for tests.
-var silence = 4 * time.Second
+// silence is the time without a byte of an answer after which the next owner is asked too. It is
+// variable for tests.
+var silence = 15 * time.Second
 
 // DNS begins a list whose addresses are those of one name: dns:NAME:PORT.
 const DNS = "dns:"
@@ -94,7 +100,9 @@ type Site struct {
 	server   *http.Server
 	client   *http.Client
 	limit    *rate.Limiter // nil for none
+	asking   chan struct{} // of requests to neighbours
 	slots    chan struct{} // of requests from neighbours
+	waiting  atomic.Int64  // requests that have a slot, or wait for one
 	end      context.CancelFunc
 
 	mu        sync.Mutex
@@ -102,7 +110,7 @@ type Site struct {
 	order     []string         // addresses, this node's too
 	self      string           // "" if this node is not in the list
 	shares    map[string]*Share
-	flights   map[object.Digest]*flight
+	flights   map[flightKey]*flight
 	recent    map[object.Digest]*list.Element
 	lru       *list.List // of *kept, most recently used first
 	keptBytes int64
@@ -131,8 +139,8 @@ func Open(o Options) (*Site, error) {
 		return nil, err
 	}
 	s := &Site{
-		o: o, slots: make(chan struct{}, requestsMost),
-		peers: map[string]*peer{}, shares: map[string]*Share{}, flights: map[object.Digest]*flight{},
+		o: o, asking: make(chan struct{}, atOnce), slots: make(chan struct{}, requestsMost),
+		peers: map[string]*peer{}, shares: map[string]*Share{}, flights: map[flightKey]*flight{},
 		recent: map[object.Digest]*list.Element{}, lru: list.New(),
 	}
 	if o.Rate > 0 {
@@ -142,7 +150,7 @@ func Open(o Options) (*Site, error) {
 	client.NextProtos = []string{"h2", "http/1.1"}
 	s.client = &http.Client{Transport: &http.Transport{
 		TLSClientConfig: client, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
-		DialContext: (&net.Dialer{Timeout: connectTime}).DialContext, TLSHandshakeTimeout: silence, DisableCompression: true,
+		DialContext: (&net.Dialer{Timeout: connectTime}).DialContext, TLSHandshakeTimeout: whole, DisableCompression: true,
 	}}
 	if o.Listen != "" {
 		if err := s.listen(config); err != nil {

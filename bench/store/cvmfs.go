@@ -153,12 +153,7 @@ func rustClient(program string) client {
 
 // cvmfs measures mounts of repositories of CVMFS over the link.
 func (b *benchmark) cvmfs(ctx context.Context) error {
-	var m *premixMount
-	for _, c := range b.contenders {
-		if p, ok := c.(*premixMount); ok && m == nil {
-			m = p
-		}
-	}
+	m := b.premix()
 	if m == nil {
 		return errors.New("premix does not take part")
 	}

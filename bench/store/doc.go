@@ -33,6 +33,9 @@
 //	size    three successive versions of one image, as each contender keeps them
 //	cvmfs   mounts of CVMFS repositories over the link: a start that opens 600 files,
 //	        with and without a profile, and a listing of 50,000 names
+//	neighbours
+//	        -nodes nodes, processes of their own at the near end of the link, that mount
+//	        one tree at the same time and read all of it, as neighbours and apart
 //
 // Contenders alternate (A B A B; in the part warm after each round of one operation), so
 // that other load on the machine affects all of them alike, and a figure is a median.

@@ -36,7 +36,7 @@ func main() {
 }
 
 // verbs are the commands with which this program executes itself.
-var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain, "opens": opensMain, "names": namesMain}
+var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain, "opens": opensMain, "names": namesMain, "digest": digestMain}
 
 // part measures some of the figures.
 type part struct {
@@ -51,6 +51,7 @@ var parts = []part{
 	{"start", (*benchmark).starts},
 	{"size", (*benchmark).sizes},
 	{"cvmfs", (*benchmark).cvmfs},
+	{"neighbours", (*benchmark).neighbours},
 }
 
 type options struct {
@@ -59,6 +60,7 @@ type options struct {
 	operations, starts string // selected operations and starts
 
 	reps   int
+	nodes  int
 	rate   int64
 	delay  time.Duration
 	window int
@@ -81,6 +83,7 @@ func benchMain() error {
 	flag.StringVar(&o.operations, "operations", all(len(operations), func(i int) string { return operations[i].name }), "operations of warm, cold and link")
 	flag.StringVar(&o.starts, "starts", all(len(startCases), func(i int) string { return startCases[i].name }), "starts to measure")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; at most 3 of long measurements")
+	flag.IntVar(&o.nodes, "nodes", 40, "nodes of the part neighbours: each takes 100 MB of memory and 30 MB of the disk")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
 	flag.DurationVar(&o.delay, "delay", 10*time.Millisecond, "delay of the link, one way")
 	flag.IntVar(&o.window, "initcwnd", 0, "`packets` that a new connection over the link may begin with, at both ends, for all contenders: an operator sets it (ip-route(8)); 0: the kernel's default, 10")
@@ -130,7 +133,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer r.Close()
 	fmt.Fprintln(r.Human, figures.Machine(l.Dir))
-	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, rate: o.rate * 1e6, delay: o.delay, window: o.window}
+	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, nodes: o.nodes, rate: o.rate * 1e6, delay: o.delay, window: o.window}
 	if b.contenders, err = l.contenders(ctx, o); err != nil {
 		return err
 	}
@@ -153,6 +156,7 @@ type benchmark struct {
 	operations []operation
 	cases      []startCase
 	reps       int
+	nodes      int
 	rate       int64 // bit/s
 	delay      time.Duration
 	window     int // initial congestion window, in packets; 0: the kernel's default

@@ -129,8 +129,8 @@ var layers = map[string]layer{
 		imports: []string{"testkit/figures"},
 	},
 	"bench/store": {
-		imports: []string{"testkit/cvmfsrepo", "testkit/figures", "testkit/netrelay", "testkit/workbench"},
-		modules: []string{"golang.org/x/sys"},
+		imports: []string{"testkit/cvmfsrepo", "testkit/figures", "testkit/netrelay", "testkit/ports", "testkit/workbench"},
+		modules: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	"bench/transfer": {
 		imports: []string{"transfer", "testkit/figures", "testkit/netrelay", "testkit/workbench"},

@@ -16,7 +16,7 @@ the results of plain BLAST.
   premix blast blastn -db nt -query q.fa -outfmt 6
   premix blast serve --listen 127.0.0.1:8080`,
 	})
-	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe(), a.blastShard(), a.blastCluster())
+	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe(), a.blastShard(), a.blastCluster(), a.blastDiamond())
 	cmd.AddCommand(a.blastSearches()...)
 	return cmd
 }

@@ -43,7 +43,7 @@ have the key of the cluster. Fragments come from the origins, verified, and from
 else. After a restart the node finds the fragments that are still in memory, and loads the
 others again.
 
-The node needs no privilege. Its programs are those of BLAST+, with options that select
+The node needs no privilege. Its programs are BLAST+ and DIAMOND, with options that select
 results. With --announce it writes its address into a directory that the other machines
 see, so that a batch system may choose the nodes:
 
@@ -84,7 +84,7 @@ see, so that a batch system may choose the nodes:
 			defer cancel()
 			err = cluster.Run(ctx, cluster.Options{
 				Address: listen, Token: token, State: filepath.Join(filepath.Dir(home), "blast-node", host), RAM: database.RAM(home) + "-node",
-				Memory: int64(memory), Cores: int(cores), Version: version, Drop: drop,
+				Memory: int64(memory), Cores: int(cores), Version: version, Drop: drop, Programs: parts(),
 				Object: func(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
 					return group.Verified(ctx, d, size)
 				},

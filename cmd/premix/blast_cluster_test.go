@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"premix/internal/blast/cluster"
+	"premix/internal/blast/database"
 	"premix/internal/kit/exit"
 	"premix/internal/testkit/ports"
 	"premix/internal/testkit/shortdir"
@@ -535,4 +536,57 @@ func freePort(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return list[0]
+}
+
+// Nodes search the fragments of DIAMOND as those of BLAST+. The oracle is DIAMOND on a database
+// that it made itself.
+func TestBlastClusterDiamond(t *testing.T) {
+	if _, err := exec.LookPath("diamond"); err != nil {
+		t.Skip("diamond is not installed: scripts/setup.sh test")
+	}
+	s := newClusterHead(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	var fasta, queries strings.Builder
+	for i := range 300 {
+		b := make([]byte, 200)
+		for k := range b {
+			b[k] = "ACDEFGHIKLMNPQRSTVWY"[rand.New(rand.NewPCG(uint64(i%20), uint64(k))).IntN(20)]
+			if r.IntN(100) < i%40 {
+				b[k] = "ACDEFGHIKLMNPQRSTVWY"[r.IntN(20)]
+			}
+		}
+		fmt.Fprintf(&fasta, ">s%d\n%s\n", i, b)
+		if i%30 == 0 {
+			fmt.Fprintf(&queries, ">q%d\n%s\n", i, b)
+		}
+	}
+	s.write(t, "db.faa", fasta.String())
+	s.write(t, "q.faa", queries.String())
+	s.ok(t, "blast", "db", "add", "db.faa", "--name", "db", "--program", "diamond", "--fragments", "6", "--store", "store")
+	s.add(t, 3, "1M")
+	s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "2")
+	diamond := func(args ...string) string {
+		cmd := exec.Command("diamond", args...)
+		cmd.Dir = s.dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("diamond %q: %v", args, err)
+		}
+		return string(out)
+	}
+	diamond("makedb", "--quiet", "--in", "db.faa", "-d", "whole")
+	// A fragment has 10,000 letters.
+	args := []string{"-q", "q.faa", "-b", "0.00001", "-k", "12"}
+	want := diamond(append([]string{"blastp", "--quiet", "-d", "whole"}, args...)...)
+	search := append([]string{"blast", "diamond", "--nodes", s.list(), "blastp", "-d", "db"}, args...)
+	if got := s.ok(t, search...); got != want || strings.Count(want, "\n") < 100 {
+		t.Errorf("%d lines, want %d:\n%s", strings.Count(got, "\n"), strings.Count(want, "\n"), got)
+	}
+	s.nodes[1].stop(syscall.SIGKILL)
+	if got := s.ok(t, search...); got != want {
+		t.Error("without a node, the output differs")
+	}
+	if row := s.status(t)[0]; row.Status == nil || row.Status.Programs[database.DIAMOND] == "" || row.Status.Programs[database.BLAST] == "" {
+		t.Errorf("the programs of a node: %+v", row.Status)
+	}
 }

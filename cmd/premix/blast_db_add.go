@@ -17,6 +17,7 @@ func (a *app) blastDBAdd() *cobra.Command {
 		kind      string
 		from      string
 		profiles  string
+		program   string
 		ref       string
 		fragments countFlag
 		each      memoryFlag
@@ -36,12 +37,17 @@ With --profiles, SOURCE lists files with profiles, which psiblast writes with
 -out_pssm, for makeprofiledb. psiblast needs -parse_deflines, so that each profile has
 an id of its own.
 
+With --program diamond, the database is one of proteins for premix blast diamond. Each
+fragment is a block of DIAMOND, of the size that its option -b has: 2 billion letters
+unless --block-size, --fragments or --fragment-size says otherwise.
+
 With --store, or PREMIX_STORE, the database is published there, signed, as the tree
 blast/NAME:latest. Equal input gives an equal tree.
 
   premix blast db add nt.fa.gz --name nt --type nucl --fragments 4
   premix blast db add /data/swissprot --name swissprot --fragments 2
-  premix blast db add domains.txt --name domains --profiles rps`,
+  premix blast db add domains.txt --name domains --profiles rps
+  premix blast db add nr.fa.gz --name nr --program diamond`,
 		Args: arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := database.Home()
@@ -52,7 +58,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 			if o.Type != "" && o.Type != database.Nucl && o.Type != database.Prot {
 				return &usageError{fmt.Errorf("there is no type %q", kind), "give --type nucl or --type prot"}
 			}
-			o.From, o.Profiles = database.From(from), database.Profiles(profiles)
+			o.From, o.Profiles, o.Program = database.From(from), database.Profiles(profiles), database.Program(program)
 			publish, err := a.blastPublisher(&s, o.Name, ref)
 			if err != nil {
 				return err
@@ -86,6 +92,8 @@ blast/NAME:latest. Equal input gives an equal tree.
 	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "accept ids that occur twice")
 	f.StringVar(&from, "from", "", "fasta or database: where SOURCE may be either")
 	f.StringVar(&profiles, "profiles", "", "make a database of profiles: rps for rpsblast and rpstblastn, delta for deltablast")
+	f.StringVar(&program, "program", "blast", "program that searches the database: blast or diamond")
+	f.StringVar(&o.Block, "block-size", "", "billions of letters in each fragment for DIAMOND, as its option -b")
 	f.BoolVar(&o.Recut, "recut", false, "format an existing database again; its masks are lost")
 	f.StringVar(&s.dir, "store", "", "store to publish in (default: $PREMIX_STORE, or none)")
 	f.StringVar(&s.key, "key", "", "file of the store's private key (default: $PREMIX_HOME/keys/ID.key)")

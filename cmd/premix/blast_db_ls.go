@@ -20,6 +20,8 @@ type databaseRow struct {
 	ParsedIDs  bool             `json:"parsed_ids"`
 	Masks      []string         `json:"masks,omitempty"`
 	Profiles   string           `json:"profiles,omitempty"` // rps or delta
+	Program    database.Program `json:"program"`            // blast or diamond
+	Block      int64            `json:"block,omitempty"`    // letters of a block of DIAMOND
 	Sequences  int64            `json:"sequences"`
 	Letters    int64            `json:"letters"`
 	Bytes      int64            `json:"bytes"`
@@ -42,7 +44,7 @@ func databaseRowOf(s *database.Status) databaseRow {
 	row := databaseRow{Name: r.Name, Bytes: r.Bytes, Warm: r.Warm, Data: r.Data, Ref: r.Ref, Tree: r.Tree, Store: r.Store, Added: r.Added}
 	if d := s.Description; d != nil {
 		row.Type, row.Title, row.Version, row.ParsedIDs, row.Masks = d.Type, d.Title, d.Version, d.ParsedIDs, d.Masks
-		row.Profiles = string(d.Profiles)
+		row.Profiles, row.Program, row.Block = string(d.Profiles), d.By(), d.Block
 		row.Sequences, row.Letters, row.Fragments = d.Sequences, d.Letters, d.Fragments
 	}
 	if m := s.Resident; m != nil {
@@ -87,8 +89,11 @@ func (a *app) blastDBLs() *cobra.Command {
 					continue
 				}
 				kind := string(r.Type)
-				if r.Profiles != "" {
+				switch {
+				case r.Profiles != "":
 					kind += ", " + r.Profiles
+				case r.Program != database.BLAST:
+					kind += ", " + string(r.Program)
 				}
 				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", r.Name, kind, r.Sequences, r.Letters, units.Size(r.Bytes), len(r.Fragments), residence(&r), shortTree(r.Tree))
 			}

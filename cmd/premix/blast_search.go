@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 	"premix/internal/blast/search"
 )
 
@@ -107,29 +108,19 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 			}
 		}
 	}
-	if settings.engine.name != engineLocal && !options.Help() {
-		done, err := a.remote(&r, settings)
-		if err != nil {
+	if !options.Help() {
+		var done func()
+		if r.Remote, done, err = a.elsewhere(settings, search.Parts{}, r.Database, r.Explain); err != nil {
 			return err
 		}
 		defer done()
 	}
-	if settings.cluster.given() && settings.engine.name == engineLocal && !options.Help() {
-		h, err := settings.cluster.head(r.Note)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		h.Explain = r.Explain
-		dir, err := os.MkdirTemp("", "premix-blast-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		r.Remote = h.Remote(r.Database, dir)
-	}
-	err = search.Run(ctx, r)
-	var exit *search.ExitError
+	return ended(ctx, search.Run(ctx, r))
+}
+
+// ended returns the error of a command whose search has ended with err.
+func ended(ctx context.Context, err error) error {
+	var exit *part.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
+	"premix/internal/blast/search"
 	"premix/internal/blast/service"
 	"premix/internal/kit/access"
 	"premix/internal/kit/bounded"
@@ -73,7 +75,9 @@ them.
 					return err
 				}
 				defer h.Close()
-				programs.Remote = h.Remote
+				programs.Remote = func(db *database.Database, dir string) part.Remote {
+					return h.Remote(search.Parts{}, db, dir)
+				}
 			}
 			o := service.Options{
 				Dir: dir, Home: home, Version: version, Searcher: programs, Delay: time.Duration(delay), Keep: time.Duration(keep),

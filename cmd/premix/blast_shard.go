@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/diamond"
+	"premix/internal/blast/part"
 	"premix/internal/blast/search"
 	"premix/internal/engine/kubernetes"
 	"premix/internal/engine/pilot"
@@ -37,8 +39,8 @@ func (a *app) blastShard() *cobra.Command {
 			}
 			ctx, done := storeContext()
 			defer done()
-			err = search.Shard(ctx, home, args[0], n, a.stderr)
-			var exit *search.ExitError
+			err = part.SearchIn(ctx, parts(), home, args[0], n, a.stderr)
+			var exit *part.ExitError
 			if errors.As(err, &exit) {
 				return &commandStatus{exit.Code}
 			}
@@ -47,36 +49,60 @@ func (a *app) blastShard() *cobra.Command {
 	}
 }
 
-// remote configures a search to run on the nodes of an engine.
-func (a *app) remote(r *search.Request, s searchFlags) (done func(), err error) {
+// parts returns the programs that search fragments.
+func parts() part.Programs { return part.Programs{search.Parts{}, diamond.Parts{}} }
+
+// elsewhere returns the search of fragments by a program that the user has chosen: on the nodes
+// of an engine or of a cluster, or nil for this machine.
+func (a *app) elsewhere(s searchFlags, program part.Program, db *database.Database, explain func(string)) (remote part.Remote, done func(), err error) {
+	switch {
+	case s.engine.name != engineLocal:
+		return a.remote(s)
+	case s.cluster.given():
+		h, err := s.cluster.head(func(s string) { fmt.Fprintln(a.notes(), "note:", s) })
+		if err != nil {
+			return nil, nil, err
+		}
+		h.Explain = explain
+		dir, err := os.MkdirTemp("", "premix-blast-")
+		if err != nil {
+			h.Close()
+			return nil, nil, err
+		}
+		return h.Remote(program, db, dir), func() { h.Close(); _ = os.RemoveAll(dir) }, nil
+	}
+	return nil, func() {}, nil
+}
+
+// remote returns the search of fragments on the nodes of an engine.
+func (a *app) remote(s searchFlags) (remote part.Remote, done func(), err error) {
 	var o pilot.Options
 	eng, err := s.engine.open(&o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	done = func() {}
 	shared := s.work
 	if shared == "" {
 		if shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		done = func() { _ = os.RemoveAll(shared) } // if that fails, the name of the directory shows its purpose
 	} else if err := os.Mkdir(s.work, 0o755); err != nil {
-		return nil, &usageError{err, "--work names a directory that does not exist yet"}
+		return nil, nil, &usageError{err, "--work names a directory that does not exist yet"}
 	}
 	if shared, err = filepath.Abs(shared); err != nil {
 		done()
-		return nil, err
+		return nil, nil, err
 	}
 	self, err := programThere(eng, &o)
 	if err != nil {
 		done()
-		return nil, err
+		return nil, nil, err
 	}
-	r.Remote = search.InDirectory(shared, func(_ context.Context, p search.Shards) error {
+	return part.InDirectory(shared, func(_ context.Context, p part.Directory) error {
 		return a.runShards(eng, o, self, p)
-	})
-	return done, nil
+	}), done, nil
 }
 
 // programThere returns the path of premix where an engine runs tasks: the same path on the
@@ -92,8 +118,8 @@ func programThere(eng pilot.Engine, o *pilot.Options) (string, error) {
 }
 
 // runShards runs a task for each part of a search.
-func (a *app) runShards(eng pilot.Engine, o pilot.Options, self string, p search.Shards) error {
-	q, err := queue.Open(filepath.Join(p.Dir, "tasks"), version, true)
+func (a *app) runShards(eng pilot.Engine, o pilot.Options, self string, p part.Directory) error {
+	q, err := queue.Open(filepath.Join(p.Path, "tasks"), version, true)
 	if err != nil {
 		return err
 	}
@@ -111,13 +137,13 @@ func (a *app) runShards(eng pilot.Engine, o pilot.Options, self string, p search
 	}
 	var text strings.Builder
 	for i := range p.Count {
-		line, err := json.Marshal(map[string]any{"command": []string{self, "blast", "shard", p.Dir, strconv.Itoa(i)}, "env": env, "cores": p.Threads, "retries": 1})
+		line, err := json.Marshal(map[string]any{"command": []string{self, "blast", "shard", p.Path, strconv.Itoa(i)}, "env": env, "cores": p.Threads, "retries": 1})
 		if err != nil {
 			return err
 		}
 		text.Write(append(line, '\n'))
 	}
-	batch, err := q.Submit(queue.BatchOptions{Options: queue.Options{Dir: p.Dir}})
+	batch, err := q.Submit(queue.BatchOptions{Options: queue.Options{Dir: p.Path}})
 	if err != nil {
 		return err
 	}

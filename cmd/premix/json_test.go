@@ -25,6 +25,7 @@ var notJSON = map[string]string{
 	"blast blastx":       "prints the output of BLAST+",
 	"blast megablast":    "prints the output of BLAST+",
 	"blast deltablast":   "prints the output of BLAST+",
+	"blast diamond":      "prints the lines of DIAMOND",
 	"blast psiblast":     "prints the output of BLAST+",
 	"blast rpsblast":     "prints the output of BLAST+",
 	"blast rpstblastn":   "prints the output of BLAST+",

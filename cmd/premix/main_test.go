@@ -300,6 +300,9 @@ func TestScripts(t *testing.T) {
 			case "busybox":
 				_, err := os.Stat(filepath.Join(os.Getenv("PREMIX_TESTDATA"), "oci/latest/glibc/amd64/rootfs.tar.gz"))
 				return os.Getenv("PREMIX_TESTDATA") != "" && err == nil, nil
+			case "diamond":
+				_, err := exec.LookPath("diamond")
+				return err == nil, nil
 			case "blast":
 				_, err := exec.LookPath("makeblastdb")
 				return err == nil, nil

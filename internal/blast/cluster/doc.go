@@ -30,7 +30,7 @@
 // # Searches
 //
 // The head asks the nodes for their status, distributes the fragments over their holders by
-// the cores that they have free, and sends the queries with options of BLAST+ to each. A node
+// the cores that they have free, and sends the queries with options of the program to each. A node
 // accepts the options that select results and no other, so an order cannot name a file. The
 // archives come back as they are found, in frames (see [frames]), with a frame each second
 // even if there is nothing to report. If a node refuses, closes the connection or is silent
@@ -40,5 +40,5 @@
 // # Access
 //
 // All connections use mutual TLS with one token that the machines share (see access.Mutual).
-// A node runs no other program than those of BLAST+.
+// A node runs no other program than those of BLAST+ and DIAMOND.
 package cluster

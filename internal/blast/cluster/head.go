@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"premix/internal/blast/database"
-	"premix/internal/blast/search"
+	"premix/internal/blast/part"
 	"premix/internal/kit/access"
 	"premix/internal/kit/exit"
 )
@@ -323,16 +323,17 @@ func (h *Head) Remove(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-// Remote returns the search of a database's fragments on the nodes. Its results are in dir.
-func (h *Head) Remote(db *database.Database, dir string) search.Remote {
-	return func(ctx context.Context, o search.Order, queries string) ([]search.Result, error) {
-		version, err := search.Version(ctx)
+// Remote returns the search of a database's fragments on the nodes by a program, which this
+// machine has, too. Its results are in dir.
+func (h *Head) Remote(program part.Program, db *database.Database, dir string) part.Remote {
+	return func(ctx context.Context, o part.Order, queries string) ([]part.Result, error) {
+		version, err := program.Version(ctx)
 		if err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		s := &scattered{h: h, db: db, order: o, queries: queries, dir: dir, blast: version, cancel: cancel, lost: map[string]bool{}}
+		s := &scattered{h: h, db: db, program: program, order: o, queries: queries, dir: dir, version: version, cancel: cancel, lost: map[string]bool{}}
 		all := make([]int, len(db.Fragments))
 		for i := range all {
 			all[i] = i
@@ -342,7 +343,7 @@ func (h *Head) Remote(db *database.Database, dir string) search.Remote {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		slices.SortFunc(s.results, func(a, b search.Result) int { return a.First - b.First })
+		slices.SortFunc(s.results, func(a, b part.Result) int { return a.First - b.First })
 		return s.results, nil
 	}
 }
@@ -351,16 +352,17 @@ func (h *Head) Remote(db *database.Database, dir string) search.Remote {
 type scattered struct {
 	h       *Head
 	db      *database.Database
-	order   search.Order
+	program part.Program
+	order   part.Order
 	queries string
 	dir     string
-	blast   string
+	version string // of the program
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	lost    map[string]bool
-	results []search.Result
+	results []part.Result
 	noted   map[string]bool
 	count   int
 }
@@ -381,8 +383,10 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 			return a.Err.Error()
 		case lost[a.Address]:
 			return ""
-		case a.Status.BLAST != s.blast:
-			return fmt.Sprintf("node %s has BLAST+ %s, and this machine %s: it is not used", a.Address, a.Status.BLAST, s.blast)
+		case a.Status.Programs[s.program.Name()] == "":
+			return fmt.Sprintf("node %s has no %s: it is not used", a.Address, s.program.Name())
+		case a.Status.Programs[s.program.Name()] != s.version:
+			return fmt.Sprintf("node %s has %s %s, and this machine %s: it is not used", a.Address, s.program.Name(), a.Status.Programs[s.program.Name()], s.version)
 		}
 		has := map[int]bool{}
 		for _, d := range a.Status.Databases {
@@ -413,16 +417,16 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 			s.note(note)
 		}
 	}
-	for _, part := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
+	for _, run := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
 		s.running.Go(func() {
 			var err error
 			began := time.Now()
-			if part.node < 0 {
-				err = s.here(ctx, part)
+			if run.node < 0 {
+				err = s.here(ctx, run)
 			} else {
-				err = s.there(ctx, addresses[part.node], part)
+				err = s.there(ctx, addresses[run.node], run)
 				if err == nil && s.h.Explain != nil {
-					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s", addresses[part.node], part.first, part.end-1, time.Since(began).Seconds()))
+					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s", addresses[run.node], run.first, run.end-1, time.Since(began).Seconds()))
 				}
 			}
 			var node *NodeError
@@ -431,10 +435,10 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 			case errors.As(err, &node):
 				s.note(err.Error() + ": other nodes search its fragments")
 				s.mu.Lock()
-				s.lost[addresses[part.node]] = true
+				s.lost[addresses[run.node]] = true
 				s.mu.Unlock()
 				var again []int
-				for f := part.first; f < part.end; f++ {
+				for f := run.first; f < run.end; f++ {
 					again = append(again, f)
 				}
 				s.scatter(ctx, again)
@@ -461,54 +465,54 @@ func (s *scattered) note(text string) {
 
 // file makes the file for the results of a share. A share that is searched again has another
 // file.
-func (s *scattered) file(part share) (*os.File, error) {
+func (s *scattered) file(run share) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count++
-	return os.Create(filepath.Join(s.dir, fmt.Sprintf("%d-%d.asn", part.first, s.count)))
+	return os.Create(filepath.Join(s.dir, fmt.Sprintf("%d-%d.part", run.first, s.count)))
 }
 
-func (s *scattered) found(part share, f *os.File) error {
+func (s *scattered) found(run share, f *os.File) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.results = append(s.results, search.Result{First: part.first, Path: f.Name()})
+	s.results = append(s.results, part.Result{First: run.first, Path: f.Name()})
 	return nil
 }
 
 // here searches fragments that no node has, in this machine's copy.
-func (s *scattered) here(ctx context.Context, part share) error {
-	s.note(fmt.Sprintf("no node that answers has fragment %d of %s: this machine searches what they lack", part.first, s.db.Name))
-	out, err := s.file(part)
+func (s *scattered) here(ctx context.Context, run share) error {
+	s.note(fmt.Sprintf("no node that answers has fragment %d of %s: this machine searches what they lack", run.first, s.db.Name))
+	out, err := s.file(run)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
 	d := *s.db
-	d.Fragments = s.db.Fragments[part.first:part.end]
-	if err := search.Part(ctx, s.order, &d, s.queries, true, out, io.Discard); err != nil {
+	d.Fragments = s.db.Fragments[run.first:run.end]
+	if err := s.program.Search(ctx, &s.order, &d, s.queries, true, out, io.Discard); err != nil {
 		return err
 	}
-	return s.found(part, out)
+	return s.found(run, out)
 }
 
 // there searches fragments on a node. A [NodeError] says that another node may do it.
-func (s *scattered) there(ctx context.Context, address string, part share) error {
+func (s *scattered) there(ctx context.Context, address string, run share) error {
 	queries, err := os.Open(s.queries)
 	if err != nil {
 		return err
 	}
 	defer queries.Close()
 	head, err := json.Marshal(searchOrder{
-		Format: search.OrderFormat, BLAST: s.blast, Tool: s.order.Tool, Database: s.db.Name, ID: s.db.ID,
-		Args: s.order.Args, Batch: s.order.Batch, Range: search.Range{part.first, part.end},
+		Order:   part.Order{Format: part.OrderFormat, Program: s.order.Program, Tool: s.order.Tool, Database: s.db.Name, ID: s.db.ID, Args: s.order.Args, Batch: s.order.Batch},
+		Version: s.version, Range: part.Range{run.first, run.end},
 	})
 	if err != nil {
 		return err
 	}
-	out, err := s.file(part)
+	out, err := s.file(run)
 	if err != nil {
 		return err
 	}
@@ -545,9 +549,9 @@ func (s *scattered) there(ctx context.Context, address string, part share) error
 	case e.Error != "":
 		return &NodeError{Node: address, Err: errors.New(e.Error)}
 	case e.Code != 0:
-		return &search.ExitError{Program: s.order.Tool, Code: e.Code, Stderr: e.Stderr}
+		return &part.ExitError{Program: s.order.Tool, Code: e.Code, Stderr: e.Stderr}
 	}
-	return s.found(part, out)
+	return s.found(run, out)
 }
 
 // watched calls a function for each read.

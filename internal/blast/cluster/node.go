@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"premix/internal/blast/database"
-	"premix/internal/blast/search"
+	"premix/internal/blast/part"
 	"premix/internal/kit/access"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/bounded"
@@ -35,7 +35,9 @@ type Options struct {
 	Memory  int64  // for fragments, bytes; 0: what is available, less a tenth of the memory
 	Cores   int    // 0: all
 	Version string // of premix
-	Drop    bool   // remove the fragments from memory at the end
+
+	Programs part.Programs // that search; the node needs one of them
+	Drop     bool          // remove the fragments from memory at the end
 
 	// Object fetches the verified content of an object of the stores.
 	Object func(ctx context.Context, d object.Digest, size int64) ([]byte, error)
@@ -51,7 +53,7 @@ type Options struct {
 type Node struct {
 	o        Options
 	holdings *database.Holdings
-	blast    string // version
+	versions map[database.Program]string // of the programs that are installed
 	tls      *tls.Config
 	client   *http.Client
 	slots    chan struct{} // of searches
@@ -103,9 +105,18 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
-	n := &Node{o: o, slots: make(chan struct{}, o.Cores), wake: make(chan struct{}, 1), placed: map[string]*placed{}, peers: map[string]*peer{}}
-	if n.blast, err = search.Version(ctx); err != nil {
-		return err
+	n := &Node{o: o, slots: make(chan struct{}, o.Cores), wake: make(chan struct{}, 1), placed: map[string]*placed{}, peers: map[string]*peer{}, versions: map[database.Program]string{}}
+	var missing []error
+	for _, p := range o.Programs {
+		v, err := p.Version(ctx)
+		if err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		n.versions[p.Name()] = v
+	}
+	if len(n.versions) == 0 {
+		return errors.Join(missing...)
 	}
 	if n.tls, err = access.Mutual(o.Token); err != nil {
 		return err
@@ -311,7 +322,7 @@ func (n *Node) status(memory bool) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Status{Node: n.name, Premix: n.o.Version, BLAST: n.blast, Cores: n.o.Cores, Budget: b.Bytes, Databases: []HeldDatabase{}, Placed: map[string]Place{}}
+	s := &Status{Node: n.name, Premix: n.o.Version, Programs: n.versions, Cores: n.o.Cores, Budget: b.Bytes, Databases: []HeldDatabase{}, Placed: map[string]Place{}}
 	held := map[string]bool{}
 	for _, x := range n.holdings.All() {
 		s.Used += x.Bytes()
@@ -439,9 +450,10 @@ func (n *Node) run(ctx context.Context, o searchOrder, queries string, out io.Wr
 		threads = n.o.Cores
 	}
 	var stderr strings.Builder
+	o.Threads = threads
 	// The configuration of the user who started this node does not affect the results.
-	err = search.Part(ctx, search.Order{Format: o.Format, Tool: o.Tool, Database: o.Database, ID: o.ID, Args: o.Args, Batch: o.Batch, Threads: threads}, d, queries, true, out, &stderr)
-	var exited *search.ExitError
+	err = n.o.Programs.Of(&o.Order).Search(ctx, &o.Order, d, queries, true, out, &stderr)
+	var exited *part.ExitError
 	switch {
 	case ctx.Err() != nil:
 		e.Error = "the search was cancelled"
@@ -461,11 +473,15 @@ func (n *Node) count(by int) {
 
 // acceptable refuses an order that this node cannot, or must not, carry out.
 func (n *Node) acceptable(o *searchOrder) error {
-	if o.Format != search.OrderFormat {
-		return &database.Error{Kind: database.Use, Message: fmt.Sprintf("the node knows searches of the format %q", search.OrderFormat), HintText: "use the same premix on all machines"}
+	if o.Format != part.OrderFormat {
+		return &database.Error{Kind: database.Use, Message: fmt.Sprintf("the node knows searches of the format %q", part.OrderFormat), HintText: "use the same premix on all machines"}
 	}
-	if o.BLAST != n.blast {
-		return &database.Error{Kind: database.Use, Message: fmt.Sprintf("the node has BLAST+ %s, and the search needs %s", n.blast, o.BLAST), HintText: "install the same BLAST+ on all machines"}
+	program, version := n.o.Programs.Of(&o.Order), n.versions[o.Program]
+	switch {
+	case program == nil || version == "":
+		return &database.Error{Kind: database.Use, Message: fmt.Sprintf("the node has no %s", o.Program), HintText: "install it on all machines, and start the nodes again"}
+	case o.Version != version:
+		return &database.Error{Kind: database.Use, Message: fmt.Sprintf("the node has %s %s, and the search needs %s", o.Program, version, o.Version), HintText: "install the same version on all machines"}
 	}
-	return search.CheckOrder(o.Tool, o.Database, o.Args)
+	return program.Check(&o.Order)
 }

@@ -9,7 +9,8 @@ import (
 	"net/http"
 	"sync"
 
-	"premix/internal/blast/search"
+	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // The interface of a node:
@@ -23,16 +24,16 @@ import (
 
 // Status describes a node.
 type Status struct {
-	Node      string           `json:"node"` // host and address
-	Premix    string           `json:"premix"`
-	BLAST     string           `json:"blast"` // version of BLAST+
-	Cores     int              `json:"cores"`
-	Budget    int64            `json:"budget_bytes"`
-	Used      int64            `json:"used_bytes"`
-	Searches  int              `json:"searches"` // that run or wait
-	Answered  int64            `json:"answered"` // searches that have ended, since the node was started
-	Databases []HeldDatabase   `json:"databases"`
-	Placed    map[string]Place `json:"placed,omitempty"` // by name
+	Node      string                      `json:"node"` // host and address
+	Premix    string                      `json:"premix"`
+	Programs  map[database.Program]string `json:"programs"` // their versions
+	Cores     int                         `json:"cores"`
+	Budget    int64                       `json:"budget_bytes"`
+	Used      int64                       `json:"used_bytes"`
+	Searches  int                         `json:"searches"` // that run or wait
+	Answered  int64                       `json:"answered"` // searches that have ended, since the node was started
+	Databases []HeldDatabase              `json:"databases"`
+	Placed    map[string]Place            `json:"placed,omitempty"` // by name
 }
 
 // Place identifies the placement of a database on a node.
@@ -99,21 +100,15 @@ func (p *Placement) check() error {
 
 // searchOrder is the first line of a search.
 type searchOrder struct {
-	Format   string       `json:"format"` // search.OrderFormat
-	BLAST    string       `json:"blast"`  // the version that the results must have
-	Tool     string       `json:"tool"`
-	Database string       `json:"database"`
-	ID       string       `json:"id"`
-	Args     []string     `json:"args"` // options of BLAST+ that select results
-	Batch    int          `json:"batch,omitempty"`
-	Threads  int          `json:"threads"`
-	Range    search.Range `json:"range"`
+	part.Order
+	Version string     `json:"version"` // of the program, which the results must have
+	Range   part.Range `json:"range"`
 }
 
 // frames is the body of the answer to a search: frames of a kind, a length of four bytes, big
 // endian, and as many bytes.
 //
-//	a  bytes of archives
+//	a  bytes of results
 //	.  nothing; one is sent each second
 //	e  the end, an [ending] as JSON
 //
@@ -125,16 +120,16 @@ type frames struct {
 }
 
 const (
-	frameArchive = 'a'
-	frameAlive   = '.'
-	frameEnd     = 'e'
+	frameResult = 'a'
+	frameAlive  = '.'
+	frameEnd    = 'e'
 
 	longestFrame = 1 << 20
 )
 
 // ending is how a search ended.
 type ending struct {
-	Code   int    `json:"code"`             // exit status of BLAST+
+	Code   int    `json:"code"`             // exit status of the program
 	Stderr []byte `json:"stderr,omitempty"` // its messages
 	Error  string `json:"error,omitempty"`  // another failure
 }
@@ -153,11 +148,11 @@ func (f *frames) send(kind byte, p []byte) error {
 	return f.to.Flush()
 }
 
-// Write sends bytes of archives.
+// Write sends bytes of results.
 func (f *frames) Write(p []byte) (int, error) {
 	for n := 0; n < len(p); {
 		k := min(len(p)-n, longestFrame)
-		if err := f.send(frameArchive, p[n:n+k]); err != nil {
+		if err := f.send(frameResult, p[n:n+k]); err != nil {
 			return n, err
 		}
 		n += k
@@ -180,7 +175,7 @@ func (f *frames) end(e ending) error {
 	return f.send(frameEnd, text)
 }
 
-// receive writes the archives of an answer to out, until its end. It calls alive for each
+// receive writes the results of an answer to out, until its end. It calls alive for each
 // frame.
 func receive(in io.Reader, out io.Writer, alive func()) (ending, error) {
 	var e ending
@@ -195,7 +190,7 @@ func receive(in io.Reader, out io.Writer, alive func()) (ending, error) {
 			return e, fmt.Errorf("a frame of %d bytes", n)
 		}
 		switch head[0] {
-		case frameArchive:
+		case frameResult:
 			if _, err := io.CopyN(out, in, n); err != nil {
 				return e, unexpected(err)
 			}

@@ -36,6 +36,8 @@ type AddOptions struct {
 	Recut      bool     // format an existing database again
 	From       From     // kind of Source, where it may be a file or a database; "": as it can be seen
 	Profiles   Profiles // Source lists files with profiles; "": see Source
+	Program    Program  // that will search it; "": BLAST
+	Block      string   // for DIAMOND, in place of Fragments: its option -b
 
 	Progress *Progress // updated during the call; may be nil
 }
@@ -103,6 +105,22 @@ func (o *AddOptions) check() error {
 			return &Error{Kind: Use, Message: "an option for sequences is given with --profiles", HintText: "give only --name, --title, --blastdb-version and where to publish"}
 		}
 	}
+	if o.Program == "" {
+		o.Program = BLAST
+	}
+	switch {
+	case o.Program != BLAST && o.Program != DIAMOND:
+		return &Error{Kind: Use, Message: fmt.Sprintf("there is no program %q", o.Program), HintText: "give --program blast or --program diamond"}
+	case o.Program == BLAST && o.Block != "":
+		return &Error{Kind: Use, Message: "blocks are for DIAMOND", HintText: "give --program diamond too, or --fragments in place of --block-size"}
+	case o.Program == DIAMOND:
+		if o.Block != "" && (o.Fragments > 0 || o.FragmentSize > 0) {
+			return &Error{Kind: Use, Message: "the size of blocks and of fragments is given, which are the same", HintText: "give one of --block-size, --fragments and --fragment-size"}
+		}
+		if o.Type == Nucl || o.Version != 0 && o.Version != 5 || o.ParseIDs || o.TaxID != 0 || o.TaxIDMap != "" || len(o.Masks) > 0 || o.Recut || o.From == FromDatabase || o.Profiles != "" {
+			return &Error{Kind: Use, Message: "an option for databases of BLAST+ is given with --program diamond", HintText: "give only --name, --title, --allow-duplicates, the size of fragments, and where to publish"}
+		}
+	}
 	if o.Version == 0 {
 		o.Version = 5
 	}
@@ -167,6 +185,8 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 	switch {
 	case err == nil && st.Mode().IsRegular() && o.Profiles != "":
 		err = b.profiles(ctx, o.Source)
+	case err == nil && st.Mode().IsRegular() && o.Program == DIAMOND:
+		err = b.diamond(ctx, o.Source)
 	case err == nil && st.Mode().IsRegular():
 		var from From
 		switch from, err = o.from(); {
@@ -179,7 +199,7 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 		err = &Error{Kind: Use, Message: o.Source + " is not a regular file, and it has to be read twice", HintText: "write it to a file first"}
 	case errors.Is(err, fs.ErrNotExist) && o.Profiles != "":
 		err = &Error{Kind: Use, Message: o.Source + " does not exist", HintText: "name a file that lists the files of profiles", Err: err}
-	case errors.Is(err, fs.ErrNotExist) && o.From == FromFASTA:
+	case errors.Is(err, fs.ErrNotExist) && (o.From == FromFASTA || o.Program == DIAMOND):
 		err = &Error{Kind: Use, Message: o.Source + " does not exist", HintText: "name a FASTA file", Err: err}
 	case errors.Is(err, fs.ErrNotExist):
 		err = b.existing(ctx)

@@ -163,6 +163,19 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		}
 		b.desc.Fragments = append(b.desc.Fragments, p)
 	}
+	if err := unchanged(path, before); err != nil {
+		return err
+	}
+	b.desc.Type, b.desc.Version, b.desc.ParsedIDs = o.Type, o.Version, o.ParseIDs
+	b.desc.Title, b.desc.Masks, b.desc.Taxonomy = o.Title, o.Masks, o.TaxID != 0 || o.TaxIDMap != ""
+	if b.desc.Date.IsZero() {
+		b.desc.Date = dateOf(before)
+	}
+	return nil
+}
+
+// unchanged fails if a file has changed since its state was before.
+func unchanged(path string, before os.FileInfo) error {
 	after, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -170,13 +183,11 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 	if after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
 		return &Error{Kind: Failed, Message: path + " changed while it was read", HintText: "run the same command again: it starts from the beginning"}
 	}
-	b.desc.Type, b.desc.Version, b.desc.ParsedIDs = o.Type, o.Version, o.ParseIDs
-	b.desc.Title, b.desc.Masks, b.desc.Taxonomy = o.Title, o.Masks, o.TaxID != 0 || o.TaxIDMap != ""
-	if b.desc.Date.IsZero() {
-		b.desc.Date = before.ModTime().UTC().Truncate(time.Minute)
-	}
 	return nil
 }
+
+// dateOf returns the date of a database that was made of a file.
+func dateOf(st os.FileInfo) time.Time { return st.ModTime().UTC().Truncate(time.Minute) }
 
 // format runs makeblastdb for one fragment, whose volumes begin with base, and stores their
 // names and the digests in p.
@@ -317,7 +328,7 @@ func (b *builder) mask(ctx context.Context, piece string) (string, error) {
 	return out, nil
 }
 
-// tool runs a program of BLAST+ in the directory of the local copy and returns its output.
+// tool runs a program in the directory of the local copy and returns its output.
 func (b *builder) tool(ctx context.Context, in io.Reader, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Stdin = b.data, in
@@ -336,6 +347,9 @@ func (b *builder) describe(ctx context.Context) (*Description, error) {
 	d.Format = descriptionFormat
 	for _, p := range d.Fragments {
 		d.Sequences, d.Letters = d.Sequences+p.Sequences, d.Letters+p.Letters
+		if d.By() != BLAST {
+			continue // its files have no date
+		}
 		for _, v := range p.Volumes {
 			if err := setDate(filepath.Join(b.data, v+"."+d.Type.letter()+"in"), d.Date.Format(dateForm)); err != nil {
 				return nil, err

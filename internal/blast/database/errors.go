@@ -17,8 +17,8 @@ type Kind int
 const (
 	Use      Kind = iota + 1 // the request is not possible
 	NotThere                 // the database does not exist
-	Tool                     // a program of BLAST+ is missing
-	Failed                   // a program of BLAST+ failed
+	Tool                     // a program is missing
+	Failed                   // a program failed
 	Damaged                  // files have changed
 	NoRoom                   // not enough memory
 	Access                   // a directory cannot be written, or its disk is full
@@ -67,9 +67,12 @@ func accessError(dir string, err error) error {
 	return err
 }
 
-// toolError returns the error of a failed program of BLAST+.
+// toolError returns the error of a failed program.
 func toolError(program string, said []byte, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
+		if program == "diamond" {
+			return &Error{Kind: Tool, Message: "diamond is not on PATH", HintText: "install it: apt-get install diamond-aligner", Err: err}
+		}
 		return &Error{Kind: Tool, Message: fmt.Sprintf("%s is not on PATH", program), HintText: "install BLAST+: apt-get install ncbi-blast+", Err: err}
 	}
 	text := strings.TrimSpace(string(said))

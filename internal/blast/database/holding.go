@@ -140,7 +140,7 @@ func (x *Holding) adopt() error {
 			st, err := os.Lstat(filepath.Join(data, f.Name))
 			return err != nil || !st.Mode().IsRegular() || st.Size() != f.Size
 		}) {
-			if err := os.Remove(x.alias(i) + "." + x.Desc.Type.letter() + "al"); err != nil {
+			if err := os.Remove(x.alias(i) + x.Desc.aliasEnding()); err != nil {
 				return err
 			}
 			continue
@@ -275,7 +275,7 @@ func newHolding(dir, name string, desc *Description) *Holding {
 
 // Has reports whether a fragment is complete.
 func (x *Holding) Has(i int) bool {
-	_, err := os.Lstat(x.alias(i) + "." + x.Desc.Type.letter() + "al")
+	_, err := os.Lstat(x.alias(i) + x.Desc.aliasEnding())
 	return err == nil
 }
 
@@ -338,9 +338,7 @@ func (x *Holding) Load(ctx context.Context, i int, get func(ctx context.Context,
 			return err
 		}
 	}
-	r := x.Desc.Fragments[i]
-	text := aliasText(x.Desc.Title, data, r.Volumes) + fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", x.Desc.Sequences, x.Desc.Letters)
-	return accessError(x.dir, replaceFile(x.alias(i)+"."+x.Desc.Type.letter()+"al", []byte(text), beneath.Volatile))
+	return x.Desc.putAlias(i, data, filepath.Join(x.dir, "alias"))
 }
 
 // file brings one file into memory. It has its name once it is complete.
@@ -372,7 +370,7 @@ func (x *Holding) Drop(i int) error {
 	x.change.Lock()
 	defer x.change.Unlock()
 	x.mu.Lock()
-	err := os.Remove(x.alias(i) + "." + x.Desc.Type.letter() + "al")
+	err := os.Remove(x.alias(i) + x.Desc.aliasEnding())
 	for x.users[i] > 0 {
 		x.ended.Wait()
 	}
@@ -405,7 +403,7 @@ func (x *Holding) Open(first, end int) (*Database, error) {
 	}
 	d := &Database{
 		Name: x.Name, Type: x.Desc.Type, Title: x.Desc.Title, Version: x.Desc.Version, ParsedIDs: x.Desc.ParsedIDs, Masks: x.Desc.Masks,
-		Sequences: x.Desc.Sequences, Letters: x.Desc.Letters, ID: x.Desc.ID, Resident: true,
+		Sequences: x.Desc.Sequences, Letters: x.Desc.Letters, ID: x.Desc.ID, Program: x.Desc.By(), Block: x.Desc.Block, Resident: true,
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

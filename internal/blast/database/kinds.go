@@ -1,12 +1,13 @@
 package database
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
 )
 
-// Kinds returns the types of the databases of a home. It caches them, because the
+// Kinds returns the types of the databases of BLAST+ in a home. It caches them, because the
 // description of a database lists all of its files, of which there may be thousands.
 type Kinds struct {
 	home  string
@@ -39,6 +40,9 @@ func (k *Kinds) Of(name string) (Type, error) {
 	d, err := Open(k.home, name)
 	if err != nil {
 		return "", err
+	}
+	if err := d.For(BLAST); err != nil {
+		return "", errors.Join(err, d.Close())
 	}
 	if statErr == nil {
 		k.mu.Lock()

@@ -27,10 +27,12 @@ type Database struct {
 	Masks     []string
 	Sequences int64
 	Letters   int64
-	Whole     string // path of an alias of the whole, without extension, as -db needs it
+	Whole     string // path of an alias of the whole, without extension, as -db needs it; "": there is none
 	Fragments []Fragment
 	Resident  bool // the paths are in memory
 	ID        string
+	Program   Program
+	Block     int64 // as in [Description]
 
 	// Members are the databases that are searched as one, in the order of their names in Name,
 	// which are separated by blanks; nil: this is a single database. With members, Whole,
@@ -84,9 +86,16 @@ func Open(home, name string) (*Database, error) {
 func OpenAll(home, names string) (*Database, error) {
 	list := strings.Fields(names)
 	if len(list) < 2 {
-		return Open(home, names)
+		d, err := Open(home, names)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.For(BLAST); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		return d, nil
 	}
-	all := &Database{Name: names, Resident: true, ParsedIDs: true}
+	all := &Database{Name: names, Program: BLAST, Resident: true, ParsedIDs: true}
 	var titles []string
 	for i, name := range list {
 		if slices.Contains(list[:i], name) {
@@ -99,6 +108,9 @@ func OpenAll(home, names string) (*Database, error) {
 			return nil, errors.Join(err, all.Close())
 		}
 		all.Members = append(all.Members, d)
+		if err := d.For(BLAST); err != nil {
+			return nil, errors.Join(err, all.Close())
+		}
 		if first := all.Members[0]; d.Type != first.Type {
 			err := &Error{Kind: Use, Message: fmt.Sprintf("%s is of type %s, and %s of type %s", first.Name, first.Type, d.Name, d.Type), HintText: "name databases of one type, as premix blast db ls lists them"}
 			return nil, errors.Join(err, all.Close())
@@ -123,7 +135,7 @@ func open(home, name string) (*Database, error) {
 	}
 	d := &Database{
 		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, Masks: desc.Masks,
-		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID,
+		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID, Program: desc.By(), Block: desc.Block,
 	}
 	aliases := aliasDir(home, name, r.Data)
 	ram, held, err := enter(home, name, desc.ID)
@@ -141,11 +153,25 @@ func open(home, name string) (*Database, error) {
 			return nil, err
 		}
 	}
-	d.Whole = filepath.Join(aliases, wholeAlias)
+	if d.Program == BLAST {
+		d.Whole = filepath.Join(aliases, wholeAlias)
+	}
 	for i, p := range desc.Fragments {
 		d.Fragments = append(d.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
 	}
 	return d, nil
+}
+
+// For refuses a database that another program searches.
+func (d *Database) For(p Program) error {
+	if d.Program == p {
+		return nil
+	}
+	hint := "search it with premix blast " + string(d.Program) + " blastp"
+	if d.Program == BLAST {
+		hint = "search it with premix blast blastp, or add it again with --program " + string(p)
+	}
+	return &Error{Kind: Use, Message: fmt.Sprintf("%s is a database for %s, and not for %s", d.Name, d.Program, p), HintText: hint}
 }
 
 // aliasDir returns the directory of the aliases of a local copy. A copy that [Update] made has
@@ -181,27 +207,54 @@ func fragmentAlias(i int) string { return fmt.Sprintf("%03d", i) }
 // directory dir. Their paths are absolute, because BLAST+ would search relative ones in its
 // working directory first.
 func putAliases(d *Description, data, dir string) error {
-	var all []string
-	put := func(name, text string) error {
-		path := filepath.Join(dir, name+"."+d.Type.letter()+"al")
-		if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, []byte(text)) {
-			return nil
-		}
-		return accessError(dir, replaceFile(path, []byte(text), beneath.Volatile))
-	}
-	for i, p := range d.Fragments {
-		all = append(all, p.Volumes...)
-		text := aliasText(d.Title, data, p.Volumes) + fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", d.Sequences, d.Letters)
-		if err := put(fragmentAlias(i), text); err != nil {
+	for i := range d.Fragments {
+		if err := d.putAlias(i, data, dir); err != nil {
 			return err
 		}
+	}
+	if d.By() != BLAST {
+		return nil
+	}
+	var all []string
+	for _, p := range d.Fragments {
+		all = append(all, p.Volumes...)
 	}
 	text := aliasText(d.Title, data, all)
 	if d.Profiles != "" && len(all) > 1 {
 		// makeprofiledb states the size in its alias, and BLAST+ then repeats it in archives.
 		text += fmt.Sprintf("NSEQ %d\nLENGTH %d\n", d.Sequences, d.Letters)
 	}
-	return put(wholeAlias, text)
+	return putText(dir, wholeAlias+d.aliasEnding(), text)
+}
+
+// aliasEnding returns the ending of the names of aliases.
+func (d *Description) aliasEnding() string {
+	if d.By() == DIAMOND {
+		return dmndEnding
+	}
+	return "." + d.Type.letter() + "al"
+}
+
+// putAlias writes the alias of fragment i into the directory dir, if it is missing.
+func (d *Description) putAlias(i int, data, dir string) error {
+	p, name := d.Fragments[i], fragmentAlias(i)+d.aliasEnding()
+	if d.By() == DIAMOND {
+		to := filepath.Join(data, p.Volumes[0]+dmndEnding)
+		if was, err := os.Readlink(filepath.Join(dir, name)); err == nil && was == to {
+			return nil
+		}
+		return accessError(dir, replaceLink(dir, name, to))
+	}
+	return putText(dir, name, aliasText(d.Title, data, p.Volumes)+fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", d.Sequences, d.Letters))
+}
+
+// putText writes an alias into the directory dir, if it is missing.
+func putText(dir, name, text string) error {
+	path := filepath.Join(dir, name)
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, []byte(text)) {
+		return nil
+	}
+	return accessError(dir, replaceFile(path, []byte(text), beneath.Volatile))
 }
 
 func aliasText(title, data string, volumes []string) string {

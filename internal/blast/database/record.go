@@ -38,11 +38,13 @@ type Description struct {
 	ID        string     `json:"id"` // digest of the fields below, its first 32 digits
 	Type      Type       `json:"type"`
 	Title     string     `json:"title"`
-	Version   int        `json:"version"` // of BLAST databases: 4 or 5
+	Version   int        `json:"version"` // of BLAST databases: 4 or 5; of others 0
 	ParsedIDs bool       `json:"parsed_ids"`
 	Date      time.Time  `json:"date"`
 	Masks     []string   `json:"masks,omitempty"`
 	Profiles  Profiles   `json:"profiles,omitempty"` // "": these are sequences only
+	Program   Program    `json:"program,omitempty"`  // "": BLAST
+	Block     int64      `json:"block,omitempty"`    // letters of a block of DIAMOND; each fragment is one
 	Taxonomy  bool       `json:"taxonomy,omitempty"` // taxonomy ids were given when it was made
 	Sequences int64      `json:"sequences"`
 	Letters   int64      `json:"letters"`
@@ -68,6 +70,14 @@ type DataFile struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	BLAKE3 string `json:"blake3"`
+}
+
+// By returns the program that searches the database.
+func (d *Description) By() Program {
+	if d.Program == "" {
+		return BLAST
+	}
+	return d.Program
 }
 
 // Bytes returns the size of all files.
@@ -198,6 +208,12 @@ func (d *Description) check() error {
 	if d.Profiles != "" && (d.Profiles != RPS && d.Profiles != Delta || d.Type != Prot) {
 		return fmt.Errorf("its profiles are of the kind %q", d.Profiles)
 	}
+	switch by := d.By(); {
+	case by != BLAST && by != DIAMOND:
+		return fmt.Errorf("it is for the program %q", by)
+	case by == DIAMOND && (d.Type != Prot || d.Profiles != "" || d.Block <= 0):
+		return fmt.Errorf("it is for DIAMOND, and has other sequences than proteins, or no blocks")
+	}
 	if !isName(d.ID) {
 		return fmt.Errorf("its id is %q", d.ID)
 	}
@@ -256,6 +272,18 @@ func writeJSON(path string, v any) error {
 		return err
 	}
 	return replaceFile(path, b.Bytes(), beneath.Durable)
+}
+
+// replaceLink replaces a symlink atomically.
+func replaceLink(dir, name, to string) error {
+	tmp := filepath.Join(dir, beneath.Temporary("."+name+"-"))
+	if err := os.Symlink(to, tmp); err != nil {
+		return err
+	}
+	if err := beneath.Move(tmp, filepath.Join(dir, name), beneath.Volatile); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
 }
 
 // replaceFile replaces a file atomically. Other users may read it, whatever the umask.

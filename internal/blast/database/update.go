@@ -138,6 +138,9 @@ func Update(ctx context.Context, home string, o AddOptions) (*Record, *Descripti
 // that was not made from FASTA.
 func (o *AddOptions) continues(old *Description) error {
 	again := "remove it and add it again: premix blast db rm " + o.Name
+	if old.By() != BLAST {
+		return &Error{Kind: Use, Message: fmt.Sprintf("%s is a database for %s, whose fragments end elsewhere after a change", o.Name, old.By()), HintText: again}
+	}
 	for _, f := range old.Fragments {
 		if f.Sum == "" {
 			return &Error{Kind: Use, Message: fmt.Sprintf("premix did not make the fragments of %s from FASTA, or an earlier version did", o.Name), HintText: again}

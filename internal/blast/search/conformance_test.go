@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // needBLAST skips a test if BLAST+ is not installed.
@@ -227,7 +228,7 @@ func searched(t *testing.T, program string, d *database.Database, args []string,
 	err = Run(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s, Stdout: &out, Stderr: &errs,
 		Note: func(s string) { fmt.Fprintln(&notes, s) }})
 	a := answer{stdout: out.String(), stderr: errs.String()}
-	var exit *ExitError
+	var exit *part.ExitError
 	if errors.As(err, &exit) {
 		a.code = exit.Code
 	} else if err != nil {
@@ -475,7 +476,7 @@ func TestWholeDatabase(t *testing.T) {
 		err = Run(t.Context(), Request{Program: c.program, Database: d, Options: o, Settings: Settings{Mode: Fragments, Cores: 2}, Stdout: &out, Stderr: &errs,
 			Note: func(s string) { notes = append(notes, s) }})
 		want := plain(t, c.program, d, args)
-		var exit *ExitError
+		var exit *part.ExitError
 		switch {
 		case errors.As(err, &exit) && exit.Code != want.code, err == nil && want.code != 0:
 			t.Errorf("%s %q: %v, want status %d", c.program, args, err, want.code)

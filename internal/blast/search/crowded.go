@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"premix/internal/blast/archive"
+	"premix/internal/blast/part"
 )
 
 // crowds replaces the merged hits of crowded queries by the hits of a search of the whole
@@ -108,7 +109,7 @@ func (c *crowds) failed(err error) error {
 		err = io.ErrUnexpectedEOF
 	}
 	c.end()
-	if exit := (*ExitError)(nil); errors.As(c.whole.wait(), &exit) && len(exit.Stderr) > 0 {
+	if exit := (*part.ExitError)(nil); errors.As(c.whole.wait(), &exit) && len(exit.Stderr) > 0 {
 		err = exit
 	}
 	c.whole = nil

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"premix/internal/blast/archive"
+	"premix/internal/blast/part"
 	"premix/internal/kit/regex"
 )
 
@@ -62,7 +63,7 @@ func Batched(ctx context.Context, r Request, jobs []Job) error {
 			return err
 		}
 		again, err := g.search(ctx)
-		var exit *ExitError
+		var exit *part.ExitError
 		switch {
 		case errors.As(err, &exit) || ctx.Err() != nil:
 			return err
@@ -210,8 +211,8 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 			return nil, err
 		}
 	}
-	for k, part := range parts {
-		if _, err := g.jobs[g.which[k]].Out.Write(part); err != nil {
+	for k, text := range parts {
+		if _, err := g.jobs[g.which[k]].Out.Write(text); err != nil {
 			return nil, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // These tests are the parts of the conformance matrix. `make soak-blast` runs each for some
@@ -199,7 +200,7 @@ func (c *corpus) batched(t *testing.T, n *counts, program string, jobs [][]byte,
 		}
 		err = Batched(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
 			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
-		if exit := (*ExitError)(nil); errors.As(err, &exit) {
+		if exit := (*part.ExitError)(nil); errors.As(err, &exit) {
 			// The whole search fails if BLAST+ fails.
 			n.all++
 			if want := singlePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Stderr) != want.stderr {

@@ -6,11 +6,11 @@ import (
 
 // plan is the distribution of a search over this machine.
 type plan struct {
-	parts []part
+	parts []share
 }
 
-// part is the share of one process.
-type part struct {
+// share is the part of one process.
+type share struct {
 	fragments []database.Fragment // consecutive
 	threads   int
 }
@@ -41,7 +41,7 @@ func spread(fragments []database.Fragment, processes, cores int) plan {
 		if i < cores%n {
 			threads++
 		}
-		p.parts = append(p.parts, part{fragments[:take], max(1, threads)})
+		p.parts = append(p.parts, share{fragments[:take], max(1, threads)})
 		fragments = fragments[take:]
 	}
 	return p

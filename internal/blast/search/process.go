@@ -8,27 +8,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"premix/internal/blast/part"
 	"premix/internal/kit/exit"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
-
-// ExitError is returned if a program of BLAST+ ends with a status other than 0. The program
-// has printed the reason.
-type ExitError struct {
-	Program string
-	Code    int
-	Stderr  []byte
-}
-
-func (e *ExitError) Error() string {
-	if stderr := bytes.TrimSpace(e.Stderr); len(stderr) > 0 {
-		return fmt.Sprintf("%s ended with status %d: %s", e.Program, e.Code, stderr)
-	}
-	return fmt.Sprintf("%s ended with status %d", e.Program, e.Code)
-}
 
 // MissingError is returned if a program of BLAST+ is not installed.
 type MissingError struct{ Program string }
@@ -123,7 +109,7 @@ func (p *program) end(err error) error {
 	if code < 0 {
 		code = 255 // killed by a signal
 	}
-	return &ExitError{Program: p.cmd.Args[0], Code: code, Stderr: p.stderr.Bytes()}
+	return &part.ExitError{Program: p.cmd.Args[0], Code: code, Stderr: p.stderr.Bytes()}
 }
 
 // held keeps written data until there is more than fits, so that a search that fails early

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // shelf has databases of makeblastdb and makeprofiledb in a directory, and databases of the same
@@ -105,7 +106,7 @@ func (s *shelf) compare(program string, mode Mode, files []string, args ...strin
 		defer r.Domains.Close()
 	}
 	err = Run(t.Context(), r)
-	var exit *ExitError
+	var exit *part.ExitError
 	code := 0
 	if errors.As(err, &exit) {
 		code = exit.Code

@@ -3,6 +3,8 @@ package search
 import (
 	"strings"
 	"testing"
+
+	"premix/internal/blast/part"
 )
 
 func TestCheckOrder(t *testing.T) {
@@ -31,7 +33,7 @@ func TestCheckOrder(t *testing.T) {
 		{"blastn", plain + " extra", false},
 		{"blastn", plain + " -db nt -db other", false},
 	} {
-		if err := CheckOrder(c.tool, "nt", strings.Fields(c.args)); (err == nil) != c.ok {
+		if err := (Parts{}).Check(&part.Order{Tool: c.tool, Database: "nt", Args: strings.Fields(c.args)}); (err == nil) != c.ok {
 			t.Errorf("%s %s: %v, want %v", c.tool, c.args, err, c.ok)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"premix/internal/blast/archive"
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // scan is one search of all fragments for the queries of one file.
@@ -34,7 +35,7 @@ type scan struct {
 	given [][][]byte
 	ids   []string
 
-	away Remote // see Request
+	away part.Remote // see Request
 
 	searchedAgain int // crowded queries, for which the whole database was searched
 
@@ -159,20 +160,20 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			defer done()
 			return s.merge(ctx, sources, start, c)
 		}
-		for i, part := range s.plan.parts {
+		for i, share := range s.plan.parts {
 			var paths []string
-			for _, f := range part.fragments {
+			for _, f := range share.fragments {
 				paths = append(paths, f.Path)
 			}
 			dir, err := s.alias("part-"+strconv.Itoa(i), "", paths...)
 			if err != nil {
 				return err
 			}
-			out, err := start(dir, s.batch, part.threads, s.longer())
+			out, err := start(dir, s.batch, share.threads, s.longer())
 			if err != nil {
 				return err
 			}
-			sources = append(sources, archive.Source{Archives: out, First: part.fragments[0].First})
+			sources = append(sources, archive.Source{Archives: out, First: share.fragments[0].First})
 		}
 		return s.merge(ctx, sources, start, c)
 	}
@@ -180,7 +181,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	if err != nil {
 		// The error of a program that failed is better than the error of reading its
 		// output. Programs that still run are ended.
-		var exit *ExitError
+		var exit *part.ExitError
 		cancel()
 		for _, p := range running {
 			if e := p.wait(); errors.As(e, &exit) && len(exit.Stderr) > 0 {

@@ -19,6 +19,7 @@ import (
 
 	"premix/internal/blast/archive"
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 // Mode is the way in which a search is done.
@@ -54,7 +55,7 @@ type Request struct {
 	Note           func(string) // gets the reason for searching the whole database; may be nil
 	Explain        func(string) // gets the mode and the reason for it; may be nil
 
-	Remote Remote // searches the fragments; nil: this machine searches
+	Remote part.Remote // searches the fragments; nil: this machine searches
 
 	// Domains is the database of -rpsdb, for deltablast; nil: BLAST+ looks for it.
 	Domains *database.Database
@@ -107,7 +108,7 @@ func tool(program string) string {
 }
 
 // Run searches and prints the output that BLAST+ would print. If BLAST+ ends with a status
-// other than 0, the error is an [ExitError]; its messages have been written to Stderr.
+// other than 0, the error is a [part.ExitError]; its messages have been written to Stderr.
 func Run(ctx context.Context, r Request) error {
 	if err := known(r.Program); err != nil {
 		return err
@@ -325,7 +326,7 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	if s.searchedAgain > 0 && r.Explain != nil {
 		r.Explain(fmt.Sprintf("%d queries have more hits than a list of BLAST+ holds: they were searched for in the whole database", s.searchedAgain))
 	}
-	var exit *ExitError
+	var exit *part.ExitError
 	if errors.As(err, &exit) {
 		s.stderr = exit.Stderr
 	}
@@ -341,7 +342,7 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 // printed.
 func (r *Request) after(ctx context.Context, dir string, err error) error {
 	// If BLAST+ has failed, it will fail again, and print why.
-	if exit := (*ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
+	if exit := (*part.ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
 		r.Note(fmt.Sprintf("results cannot be put together here (%v): the whole database is searched", err))
 	}
 	if f, ok := r.Stdin.(io.Seeker); ok && (r.Options.Query == "" || r.Options.Query == "-") {
@@ -493,7 +494,7 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 	searchErr := <-searched
 	waitErr := p.wait()
 	for _, err := range []error{searchErr, waitErr} {
-		if exit := (*ExitError)(nil); errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		if exit := (*part.ExitError)(nil); errors.As(err, &exit) && len(exit.Stderr) > 0 {
 			return err
 		}
 	}

@@ -179,7 +179,9 @@ func (s *Service) databases() ([]databaseAnswer, error) {
 		if err != nil {
 			continue // damaged, or just removed
 		}
-		list = append(list, databaseAnswer{d.Name, d.Type, titleOf(d.Title), d.Sequences, d.Letters, d.Resident})
+		if d.For(database.BLAST) == nil {
+			list = append(list, databaseAnswer{d.Name, d.Type, titleOf(d.Title), d.Sequences, d.Letters, d.Resident})
+		}
 		if err := d.Close(); err != nil {
 			return nil, err
 		}

@@ -8,17 +8,18 @@ import (
 	"strings"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 	"premix/internal/blast/search"
 )
 
 // Programs is a Searcher that runs the programs of BLAST+ on PATH, for all jobs of a scan
-// together ([search.Together]).
+// together ([search.Batched]).
 type Programs struct {
 	Threads int // 0: all cores
 
 	// Remote searches the fragments of a database on other machines, with files in a
 	// directory; nil: this machine searches.
-	Remote func(db *database.Database, dir string) search.Remote
+	Remote func(db *database.Database, dir string) part.Remote
 }
 
 // SearchError is the message of a program of BLAST+ that failed.
@@ -64,7 +65,7 @@ func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
 		r.Remote = p.Remote(s.Database, dir)
 	}
 	err = search.Batched(ctx, r, jobs)
-	var exit *search.ExitError
+	var exit *part.ExitError
 	var missing *search.MissingError
 	switch {
 	case errors.As(err, &exit):

@@ -91,7 +91,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"},
 	},
 	"cmd/premix": {
-		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/alert", "watch/relay", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/cluster", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart/tools", "hotstart", "hotstart/procstate", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs", "replay/whatif", "doctor"},
+		imports: []string{"kit/outputs", "kit/access", "kit/bounded", "kit/problem", "kit/beneath", "files/tiers", "watch", "watch/alert", "watch/relay", "watch/collect", "watch/series", "watch/web", "files", "files/packdir", "files/page", "files/policy", "blast/cluster", "blast/database", "blast/diamond", "blast/fasta", "blast/part", "blast/search", "blast/service", "engine", "engine/batch", "engine/kubernetes", "engine/local", "engine/pilot", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart/tools", "hotstart", "hotstart/procstate", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/combine", "replay/scheduling", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/tagsync", "store", "store/mirror", "store/server", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/summary", "transfer/choose", "transfer/stream", "testkit/netrelay", "kit/owner", "store/erofs", "docs", "manual", "release", "demo", "cvmfs", "replay/whatif", "doctor"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -344,14 +344,21 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"kit/htmlpage", "kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/search", "record", "kit/owner"},
+		imports: []string{"kit/htmlpage", "kit/access", "kit/beneath", "blast/database", "blast/fasta", "blast/part", "blast/search", "record", "kit/owner"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {
-		imports: []string{"kit/beneath", "blast/archive", "blast/database"},
+		imports: []string{"blast/archive", "blast/database", "blast/part"},
+	},
+	"blast/diamond": {
+		imports: []string{"blast/database", "blast/part"},
+		modules: []string{"golang.org/x/sync"},
+	},
+	"blast/part": {
+		imports: []string{"kit/beneath", "blast/database"},
 	},
 	"blast/cluster": {
-		imports: []string{"kit/access", "kit/beneath", "kit/bounded", "blast/database", "blast/search", "store", "store/erofs", "store/object"},
+		imports: []string{"kit/access", "kit/beneath", "kit/bounded", "blast/database", "blast/part", "store", "store/erofs", "store/object"},
 		modules: []string{"golang.org/x/sync"},
 	},
 	"blast/archive": {},

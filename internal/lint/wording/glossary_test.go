@@ -42,7 +42,7 @@ var usual = map[string][]string{
 	// Starts by Slurm.
 	"launch": {"docs/slurm.md", "internal/engine/slurm"},
 	// Directories of objects, and the fragments that one task of a search reads.
-	"shard": {"internal/store", "internal/blast/search", "cmd/premix/blast_shard.go"},
+	"shard": {"internal/store", "cmd/premix/blast_shard.go"},
 	// Files before they are renamed.
 	"stage": {"CHANGELOG.md", "docs/transfer.md", "internal/image/bundle", "internal/kit/beneath", "internal/transfer"},
 }

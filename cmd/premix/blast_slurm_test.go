@@ -58,6 +58,8 @@ func TestBlastOnSlurm(t *testing.T) {
 	}
 	s.ends(t, int(exit.Usage), "", "blast", "blastn", "--engine", "none", "-db", "db", "-query", "q.fa")
 	s.ends(t, int(exit.Usage), "", "blast", "blastn", "--work", "there", "-db", "db", "-query", "q.fa")
+	// Queries are not distributed, so that this mode would be another one than the one asked for.
+	s.ends(t, int(exit.Usage), "", "blast", "blastn", "--engine", "slurm", "--mode", "queries", "-db", "db", "-query", "q.fa")
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,8 @@
 package search
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -35,6 +37,22 @@ func TestCheckOrder(t *testing.T) {
 	} {
 		if err := (Parts{}).Check(&part.Order{Tool: c.tool, Database: "nt", Args: strings.Fields(c.args)}); (err == nil) != c.ok {
 			t.Errorf("%s %s: %v, want %v", c.tool, c.args, err, c.ok)
+		}
+	}
+}
+
+// Other machines search fragments, and no search of the whole takes place there in silence.
+func TestModeElsewhere(t *testing.T) {
+	away := errors.New("away")
+	remote := func(context.Context, part.Order, string) ([]part.Result, error) { return nil, away }
+	o, err := ParseOptions([]string{"-db", "nt", "-query", "/dev/null"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []Mode{Queries, Whole} {
+		var refused *OptionError
+		if err := Run(t.Context(), Request{Program: "blastp", Options: o, Settings: Settings{Mode: mode}, Remote: remote}); !errors.As(err, &refused) {
+			t.Errorf("%v: %v", mode, err)
 		}
 	}
 }

@@ -113,6 +113,9 @@ func Run(ctx context.Context, r Request) error {
 	if err := known(r.Program); err != nil {
 		return err
 	}
+	if r.Remote != nil && (r.Mode == Queries || r.Mode == Whole) {
+		return &OptionError{fmt.Sprintf("the mode %s is for the whole database on this machine, and other machines search fragments", r.Mode), "leave --mode out; or leave --engine, --nodes and PREMIX_BLAST_NODES out"}
+	}
 	dir, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {
 		return err

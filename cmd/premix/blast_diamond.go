@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -75,7 +76,8 @@ func (a *app) diamond(ctx context.Context, settings searchFlags, tool string, ar
 	if err != nil {
 		return err
 	}
-	r := diamond.Request{Tool: tool, Options: options, Processes: settings.Processes, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr}
+	r := diamond.Request{Tool: tool, Options: options, Processes: settings.Processes, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
+		Note: func(s string) { fmt.Fprintln(a.notes(), "note:", s) }}
 	if a.verbose {
 		r.Explain = func(s string) { a.detail("%s", s) }
 	}

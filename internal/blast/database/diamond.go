@@ -31,11 +31,6 @@ func (p Program) String() string {
 	return string(p)
 }
 
-// DIAMOND searches a database block by block, where a block is the shortest run of sequences
-// with at least as many letters as the option -b says, in billions, and merges the results of
-// the blocks. A fragment is one block, in one file with the ending .dmnd. So DIAMOND finds the
-// same in a fragment as in this block of the whole, whatever it compares within a block.
-
 // DefaultBlock is the number of letters of a block by default, except with --very-sensitive.
 const DefaultBlock = 2_000_000_000
 

@@ -1,10 +1,10 @@
-// Package database manages BLAST databases: they are formatted once, cut into fragments
-// that have the statistics of the whole, and, on request, resident in memory.
+// Package database manages databases of BLAST+ and DIAMOND: they are formatted once, cut into
+// fragments that have the statistics of the whole, and, on request, resident in memory.
 //
 // Words:
 //
-//   - database: a BLAST database with a name in this package's directory.
-//   - volume: one set of files of BLAST+ (x.nin, x.nsq, x.nhr, ...).
+//   - database: a database with a name in this package's directory.
+//   - volume: one set of files of BLAST+ (x.nin, x.nsq, x.nhr, ...), or one file of DIAMOND (x.dmnd).
 //   - fragment: a run of consecutive sequences of a database, in volumes of its own.
 //   - alias: a text file that makes some volumes a database of BLAST+
 //     (https://www.ncbi.nlm.nih.gov/books/NBK569848/). The alias of a fragment states how
@@ -23,7 +23,8 @@
 //	NAME/record.json    this machine's record of the database, a [Record]
 //	NAME/lock           flock(2): shared to use the database, exclusive to remove it
 //	NAME/change         flock(2): held to change the record or the copy in memory
-//	NAME/alias/         aliases of the local copy: whole.nal, 000.nal, 001.nal, ... (.pal)
+//	NAME/alias/         aliases of the local copy: whole.nal, 000.nal, 001.nal, ... (.pal); for
+//	                    DIAMOND symlinks to the volumes: 000.dmnd, 001.dmnd, ...
 //	NAME/data/          the local copy, unless it is in another place, for example a mounted tree
 //	NAME/data-ID/, NAME/alias-ID/   the same after an [Update]
 //	.new-*/             an unfinished database; the process that makes it holds its lock
@@ -56,6 +57,14 @@
 //
 // The volumes of an existing database are used unchanged; neighbours are combined until
 // there are as many fragments as requested.
+//
+// # DIAMOND
+//
+// DIAMOND searches a database block by block, and merges the results of the blocks. A block is
+// the shortest run of sequences with at least as many letters as the option -b says, in billions.
+// A fragment is one block, in one volume. So DIAMOND finds the same in a fragment as in this block
+// of the whole, whatever it compares within a block. There is no alias of the whole: no search
+// needs it.
 //
 // # Reproducible trees
 //

@@ -36,9 +36,14 @@ type Request struct {
 	Stdin          io.Reader // queries, if Options does not name a file
 	Stdout, Stderr io.Writer
 	Explain        func(string) // gets the number of fragments; may be nil
+	Note           func(string) // gets a message if the version of DIAMOND was not compared; may be nil
 
 	Remote part.Remote // searches the fragments; nil: this machine searches
 }
+
+// compared is the version of DIAMOND whose results for fragments were compared with those for the
+// whole.
+const compared = "2.1.3"
 
 // MissingError is returned if DIAMOND is not installed.
 type MissingError struct{}
@@ -57,6 +62,13 @@ func Run(ctx context.Context, r Request) error {
 	o, err := r.order()
 	if err != nil {
 		return err
+	}
+	version, err := (Parts{}).Version(ctx)
+	if err != nil {
+		return err
+	}
+	if version != compared && r.Note != nil && len(r.Database.Fragments) > 1 {
+		r.Note(fmt.Sprintf("results of fragments were compared with DIAMOND %s, and this is %s", compared, version))
 	}
 	dir, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {

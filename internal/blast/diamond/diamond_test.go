@@ -236,3 +236,24 @@ func TestUncertain(t *testing.T) {
 		}
 	}
 }
+
+// Results come from other machines.
+func FuzzMerge(f *testing.F) {
+	f.Add("a\t0\t0\t100\t10\t10\t0\t4.54e-01\nb\t0\t4\t70\t10\t10\t0\t9.12e+00\n", "c\t0\t2\t90\t10\t10\t0\t1.23e+00\n", 2)
+	f.Add("a\tb\t0\t0\t100\t10\t10\t-3\t0.0\n", "", 0)
+	f.Fuzz(func(t *testing.T, a, b string, most int) {
+		s := &scoring{translated: most%2 == 1, letters: 1000, lambda: 0.1, k: 1, leastVariance: 1e-12}
+		var sources []*source
+		for i, text := range []string{a, b} {
+			r, err := newSource(strings.NewReader(text), s, int64(100*i))
+			if err != nil {
+				return
+			}
+			sources = append(sources, r)
+		}
+		var out bytes.Buffer
+		if err := merge(sources, max(0, most), true, &out); err == nil && bytes.Count(out.Bytes(), []byte("\n")) > strings.Count(a+b, "\n") {
+			t.Errorf("%d lines of %q and %q", bytes.Count(out.Bytes(), []byte("\n")), a, b)
+		}
+	})
+}

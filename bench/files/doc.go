@@ -19,8 +19,14 @@
 // Rules are measured as dry runs over a made-up scan of 100 million files: one on size and
 // time, one on names, one on owners, one with a threshold and weights.
 //
-// One process writes small files one after the other into a directory of the first tier,
-// and into the same directory through `premix files mount`, which needs root.
+// One process writes small files one after the other, and then appends small pieces to one
+// file: into a directory, through `premix files mount`, which needs root, and through peers:
+//
+//	mergerfs        two directories as one, as the tiers are
+//	passthrough_ll  the small pass-through of libfuse, one directory, from Debian's
+//	                libfuse3-dev, with the permissions checked by the kernel as for tiers
+//	passthrough_hp  libfuse's larger one, which uses the kernel's passthrough from version
+//	                3.17 on; it is measured if it is on PATH
 //
 // Figures are written as JSON Lines to results.jsonl in the work directory, see package
 // figures.

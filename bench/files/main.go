@@ -44,7 +44,7 @@ func benchMain() error {
 	count := flag.Int("files", 2_000_000, "files in the tree; 0: none")
 	reps := flag.Int("reps", 5, "repetitions")
 	rows := flag.Int("rows", 100_000_000, "rows of the scan for measuring rules; 0: none")
-	small := flag.Int("small", 5000, "files of 4 KB to write natively and through a mount of tiers; 0: none")
+	small := flag.Int("small", 5000, "files of 4 KB to write, and pieces to append, natively, through a mount of tiers and through peers; 0: none")
 	threads := flag.Int("threads", 2, "threads of the loop")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)

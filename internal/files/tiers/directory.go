@@ -399,9 +399,36 @@ func (t *tree) as(ctx context.Context, do func() error) error {
 		return err
 	}
 	// Switching the user drops the capabilities over files; see capabilities(7).
-	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &t.caps[0]); err != nil {
+	if err := setCaps(t.caps); err != nil {
 		return err
 	}
+	return do()
+}
+
+// setCaps sets the capabilities of the present thread.
+func setCaps(caps [2]unix.CapUserData) error {
+	return unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+}
+
+// unprivileged calls do without CAP_FSETID, so that the file system of the tier clears the
+// set-user-ID and set-group-ID bits of a file that do changes, as for an ordinary user. It
+// clears file capabilities for everyone. Other threads are not affected.
+func (t *tree) unprivileged(do func() error) error {
+	if !t.root {
+		return do()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	caps := t.caps
+	caps[0].Effective &^= 1 << unix.CAP_FSETID
+	if err := setCaps(caps); err != nil {
+		return err
+	}
+	defer func() {
+		if setCaps(t.caps) != nil {
+			panic("a thread cannot regain the rights of root")
+		}
+	}()
 	return do()
 }
 

@@ -10,6 +10,7 @@ import (
 	"premix/internal/kit/exit"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -53,15 +54,18 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	second := cacheTime
 	// The kernel checks access by modes, owners and ACLs, and so must get them unchanged,
 	// even a mode of 0.
-	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true})
-	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t}, dir, &fuse.MountOptions{
+	b := &backings{t: t}
+	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true, ServerCallbacks: b})
+	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t, backings: b}, dir, &fuse.MountOptions{
 		FsName: "premix", Name: "tiers",
 		AllowOther:  os.Geteuid() == 0,
 		DirectMount: os.Geteuid() == 0,
 		Options:     []string{"default_permissions"},
 		EnableAcl:   true,
-		// The umask does not apply in directories with a default ACL.
-		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
+		// The umask does not apply in directories with a default ACL. The tiers clear
+		// set-user-ID bits and file capabilities at a write, see [tree.unprivileged], so that
+		// the kernel need not ask for the capabilities of a file before each write.
+		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT | fuse.CAP_HANDLE_KILLPRIV_V2,
 		MaxWrite:          1 << 20,
 		MaxBackground:     64,
 		MaxStackDepth:     2, // a tier may be an overlay
@@ -209,17 +213,41 @@ func (m *Mounted) Unmount() error {
 // file that moves in between would be read from its old place.
 //
 // It also passes on values that go-fuse's nodes do not receive: umasks above modes, and a
-// flag of setxattr.
+// flag of setxattr. And it registers backing files with the rights of [tree.unprivileged].
 type inOrder struct {
 	fuse.RawFileSystem
-	t     *tree
-	locks [64]sync.Mutex
+	t        *tree
+	backings *backings
+	locks    [64]sync.Mutex
 }
 
 const (
 	umaskShift  = 16      // umasks are stored above modes
 	killGroupID = 1 << 31 // flag of setxattr: clear the set-group-ID bit
 )
+
+// backings registers backing files. The kernel writes to them with the rights that the
+// registering thread has.
+type backings struct {
+	*fuse.Server
+	t *tree
+}
+
+// RegisterBackingFd implements the interface that go-fuse's nodes look for.
+func (b *backings) RegisterBackingFd(m *fuse.BackingMap) (id int32, number syscall.Errno) {
+	err := b.t.unprivileged(func() error {
+		id, number = b.Server.RegisterBackingFd(m)
+		return nil
+	})
+	if err != nil {
+		return 0, errno(err)
+	}
+	return id, number
+}
+
+// Init is called once, before the first request. It leaves out the Init of go-fuse's nodes,
+// which would replace the backings.
+func (o *inOrder) Init(s *fuse.Server) { o.backings.Server = s }
 
 func (o *inOrder) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	in.Mode |= in.Umask << umaskShift

@@ -226,9 +226,16 @@ func (n *node) takeBack() error {
 
 func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	if size, ok := in.GetSize(); ok {
+		// The flag is set if the caller lacks CAP_FSETID.
+		truncate := func(fd int) error { return unix.Ftruncate(fd, int64(size)) }
+		if in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {
+			truncate = func(fd int) error {
+				return n.t.unprivileged(func() error { return unix.Ftruncate(fd, int64(size)) })
+			}
+		}
 		var err error
 		if h, ok := fh.(*handle); ok && h.write {
-			err = unix.Ftruncate(h.fd, int64(size))
+			err = truncate(h.fd)
 		} else {
 			err = n.withWriter(func(f *found) error {
 				h := &handle{t: n.t, tier: f.tier, fd: -1, id: f.id, write: true}
@@ -239,21 +246,21 @@ func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn
 					return err
 				}
 				defer unix.Close(fd)
-				return unix.Ftruncate(fd, int64(size))
+				return truncate(fd)
 			})
 		}
 		if err != nil {
 			return errno(err)
 		}
 	}
-	if err := n.reach(func(f *found) error { return setattr(f, in) }); err != nil {
+	if err := n.reach(func(f *found) error { return n.t.setattr(ctx, f, in) }); err != nil {
 		return errno(err)
 	}
 	return n.Getattr(ctx, fh, out)
 }
 
 // setattr sets all attributes except the size.
-func setattr(f *found, in *fuse.SetAttrIn) error {
+func (t *tree) setattr(ctx context.Context, f *found, in *fuse.SetAttrIn) error {
 	uid, gid, owner := owners(in)
 	if owner {
 		if err := unix.Fchownat(f.fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
@@ -273,7 +280,17 @@ func setattr(f *found, in *fuse.SetAttrIn) error {
 	}
 	const settable = fuse.FATTR_MODE | fuse.FATTR_UID | fuse.FATTR_GID | fuse.FATTR_SIZE | fuse.FATTR_ATIME | fuse.FATTR_MTIME
 	if in.Valid&settable == 0 {
-		// chown(2) that changes neither owner nor group sets the time of status change.
+		// chown(2) that changes neither owner nor group sets the time of status change, and
+		// clears bits. With CAP_HANDLE_KILLPRIV_V2 the kernel does not check that the caller
+		// may clear them. It sends the same request before a write to a file with such bits,
+		// which the write itself clears.
+		caller, ok := fuse.FromContext(ctx)
+		if !f.isDir() && f.st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 && ok && caller.Uid != 0 && caller.Uid != f.st.Uid {
+			if writing, _ := t.written(f.id, func(int) error { return nil }); writing {
+				return nil
+			}
+			return unix.EPERM
+		}
 		return unix.Fchownat(f.fd, "", -1, -1, unix.AT_EMPTY_PATH)
 	}
 	return nil
@@ -593,6 +610,9 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 	return errno(n.rename(name, dir, newName, flags))
 }
 
+// capability is the attribute with the capabilities that a program gets.
+const capability = "security.capability"
+
 // ours reports whether an attribute belongs to the mount and is hidden.
 func (t *tree) ours(name string) bool { return name == t.xattr }
 
@@ -601,10 +621,17 @@ func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, sy
 		return 0, syscall.ENODATA
 	}
 	var size int
-	err := n.reachFirst(func(f *found) (err error) {
+	get := func(f *found) (err error) {
 		size, err = unix.Getxattr(fdPath(f.fd), name, dest)
 		return err
-	})
+	}
+	if name == capability && n.dir == nil {
+		// The kernel asks before the first write to an open file.
+		if open, err := n.t.written(n.StableAttr().Ino, func(fd int) error { return get(&found{fd: fd}) }); open {
+			return uint32(max(0, size)), errno(err)
+		}
+	}
+	err := n.reachFirst(get)
 	return uint32(max(0, size)), errno(err)
 }
 
@@ -660,8 +687,12 @@ func (n *node) CopyFileRange(_ context.Context, in fs.FileHandle, offIn uint64, 
 		return 0, syscall.ENOTSUP
 	}
 	i, o := int64(offIn), int64(offOut)
-	n2, err := unix.CopyFileRange(from.fd, &i, to.fd, &o, int(min(length, 1<<30)), int(flags))
-	return uint32(max(0, n2)), errno(err)
+	var copied int
+	err := n.t.unprivileged(func() (err error) {
+		copied, err = unix.CopyFileRange(from.fd, &i, to.fd, &o, int(min(length, 1<<30)), int(flags))
+		return err
+	})
+	return uint32(max(0, copied)), errno(err)
 }
 
 // handle is an open file.
@@ -697,7 +728,11 @@ func (h *handle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResul
 }
 
 func (h *handle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	n, err := unix.Pwrite(h.fd, data, off)
+	var n int
+	err := h.t.unprivileged(func() (err error) {
+		n, err = unix.Pwrite(h.fd, data, off)
+		return err
+	})
 	return uint32(max(0, n)), errno(err)
 }
 
@@ -714,7 +749,7 @@ func (h *handle) Lseek(_ context.Context, off uint64, whence uint32) (uint64, sy
 }
 
 func (h *handle) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
-	return errno(unix.Fallocate(h.fd, mode, int64(off), int64(size)))
+	return errno(h.t.unprivileged(func() error { return unix.Fallocate(h.fd, mode, int64(off), int64(size)) }))
 }
 
 func (h *handle) Release(context.Context) syscall.Errno {

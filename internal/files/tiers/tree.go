@@ -679,6 +679,23 @@ func (t *tree) nameless(id uint64) (found, error) {
 	return found{fd: -1}, unix.ESTALE
 }
 
+// written calls do with the descriptor of a file that is open for writing, which cannot have
+// moved. It reports whether the file is.
+func (t *tree) written(id uint64, do func(fd int) error) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.open[id]
+	if o == nil || o.writers == 0 || o.old != nil {
+		return false, nil
+	}
+	for _, h := range o.handles {
+		if h.write && h.fd >= 0 {
+			return true, do(h.fd)
+		}
+	}
+	return false, nil
+}
+
 // retiredOf returns the retired file of a moved file, or nil.
 func (t *tree) retiredOf(id uint64) *retired {
 	t.mu.Lock()

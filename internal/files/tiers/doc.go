@@ -35,5 +35,13 @@
 // file replaced one of another tier) the one changed last keeps the name, and the other is
 // renamed beside it, with the name of its tier added. No content is lost.
 //
+// # Requests
+//
+// A small file that is written costs five: GETATTR of the directory, whose times have
+// changed and whose mode the kernel checks; LOOKUP, since the kernel does not know that the
+// name is free; CREATE; GETXATTR of the capabilities before the first write; and RELEASE, for
+// which no program waits. They are read from /dev/fuse, or come over io_uring; see package
+// ring.
+//
 // Sources: fuse(4); the kernel's documentation of FUSE passthrough; fcntl(2), F_SETLEASE.
 package tiers

@@ -7,15 +7,19 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"premix/internal/kit/exit"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"premix/internal/files/tiers/ring"
+	"premix/internal/kit/exit"
 )
 
 // Mounted is a mount of tiers.
@@ -24,6 +28,7 @@ type Mounted struct {
 	config *Config
 	tree   *tree
 	server *fuse.Server
+	rings  *ring.Server // nil: requests are read from /dev/fuse
 	gone   chan struct{}
 }
 
@@ -56,10 +61,11 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	// even a mode of 0.
 	b := &backings{t: t}
 	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true, ServerCallbacks: b})
-	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t, backings: b}, dir, &fuse.MountOptions{
+	served := &inOrder{RawFileSystem: raw, t: t, backings: b}
+	options := &fuse.MountOptions{
 		FsName: "premix", Name: "tiers",
-		AllowOther:  os.Geteuid() == 0,
-		DirectMount: os.Geteuid() == 0,
+		AllowOther:  t.root,
+		DirectMount: t.root,
 		Options:     []string{"default_permissions"},
 		EnableAcl:   true,
 		// The umask does not apply in directories with a default ACL. The tiers clear
@@ -72,21 +78,110 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 		// The kernel handles locks itself: all users of the tiers are on this machine.
 		EnableLocks: false,
 		Logger:      log.New(os.Stderr, "", 0),
-	})
+	}
+	server, rings, err := connect(served, dir, options)
 	if err != nil {
 		t.close()
 		return nil, &MountError{dir, err}
 	}
 	moreProcs()
-	m := &Mounted{dir, c, t, server, make(chan struct{})}
+	m := &Mounted{dir, c, t, server, rings, make(chan struct{})}
 	go func() {
 		defer close(m.gone)
 		server.Serve()
+		if rings != nil {
+			rings.Wait()
+		}
 	}()
-	if err := server.WaitMount(); err != nil {
+	if err := errors.Join(server.WaitMount(), m.neverPoll()); err != nil {
 		return nil, errors.Join(&MountError{dir, err}, m.Unmount())
 	}
 	return m, nil
+}
+
+// connect mounts a file system. Where the kernel permits it, requests come over io_uring.
+func connect(served fuse.RawFileSystem, dir string, o *fuse.MountOptions) (*fuse.Server, *ring.Server, error) {
+	if !o.DirectMount || !ring.Available() {
+		server, err := fuse.NewServer(served, dir, o)
+		return server, nil, err
+	}
+	// After the kernel has the flag it waits for the queues, so they are made before.
+	rings, err := ring.New(o.MaxWrite)
+	if err != nil {
+		server, err := fuse.NewServer(served, dir, o)
+		return server, nil, err
+	}
+	o.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		rings.Close()
+		return nil, nil, err
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0,max_read=%d,allow_other,%s", fd, unix.S_IFDIR, o.MaxWrite, strings.Join(o.Options, ","))
+	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		rings.Close()
+		return nil, nil, errors.Join(err, unix.Close(fd))
+	}
+	mounted := *o
+	mounted.DirectMount = false                                                    // the name below stands for a mount
+	server, err := fuse.NewServer(served, fmt.Sprintf("/dev/fd/%d", fd), &mounted) // it owns fd
+	if err != nil {
+		rings.Close()
+		return nil, nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
+	}
+	if server.KernelSettings().Flags64()&fuse.CAP_OVER_IO_URING == 0 {
+		rings.Close()
+		return server, nil, nil
+	}
+	if err := rings.Start(fd, slow, answers(served, o, server.KernelSettings())); err == nil {
+		return server, rings, nil
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return nil, nil, err
+	}
+	server.Serve()
+	rings.Wait()
+	o.ExtraCapabilities &^= fuse.CAP_OVER_IO_URING
+	server, err = fuse.NewServer(served, dir, o)
+	return server, nil, err
+}
+
+// answers returns a handler of requests for a file system whose first request, with the
+// settings of the kernel, was answered.
+func answers(served fuse.RawFileSystem, o *fuse.MountOptions, first *fuse.InitIn) ring.Handler {
+	p := fuse.NewProtocolServer(served, o)
+	in := *first
+	// The answer was given by the server that reads from /dev/fuse.
+	p.HandleRequest([][]byte{unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in))}, [][]byte{make([]byte, 1<<10)})
+	return func(in, out [][]byte) int {
+		n, _ := p.HandleRequest(in, out)
+		return n
+	}
+}
+
+// slow reports whether a request changes data, or more than one name, and so may wait for a
+// disk for long.
+func slow(opcode uint32) bool {
+	switch opcode {
+	case 1, 3, 5, 9, 14, 17, 18, 22, 23, 27, 29, 35: // include/uapi/linux/fuse.h: LOOKUP, GETATTR, READLINK, MKDIR, OPEN, STATFS, RELEASE, GETXATTR, LISTXATTR, OPENDIR, RELEASEDIR, CREATE
+		return false
+	}
+	return true
+}
+
+// neverPoll makes the kernel learn that files of the mount need no poll(2). A Go program
+// that opens a file of a mount that it serves itself could wait for itself otherwise. Servers
+// of go-fuse that mount do the same.
+func (m *Mounted) neverPoll() error {
+	if m.rings == nil {
+		return nil
+	}
+	fd, err := unix.Open(filepath.Join(m.Dir, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}, 0)
+	return errors.Join(err, unix.Close(fd))
 }
 
 // spareProcs is the number of processors of the Go scheduler in addition to those that wait
@@ -120,6 +215,12 @@ func (e *MountError) Hint() string {
 	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
 }
 
+// dead reports whether an error means that the server of a mount is gone. A request that
+// waits while it goes is aborted.
+func dead(err error) bool {
+	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+}
+
 // mountPoint checks a directory for use as a mount point. It removes the mount of a killed
 // server.
 func mountPoint(c *Config, dir string) (string, error) {
@@ -128,7 +229,7 @@ func mountPoint(c *Config, dir string) (string, error) {
 		return "", err
 	}
 	var s unix.Statfs_t // it asks the server, while stat may be answered from a cache
-	if err := unix.Statfs(dir, &s); errors.Is(err, unix.ENOTCONN) {
+	if err := unix.Statfs(dir, &s); dead(err) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
 		}
@@ -190,8 +291,13 @@ func (m *Mounted) Unmount() error {
 	select {
 	case <-m.gone: // it was unmounted already
 	default:
-		if err = m.server.Unmount(); err != nil && os.Geteuid() == 0 {
-			err = unix.Unmount(m.Dir, unix.MNT_DETACH)
+		if m.rings == nil {
+			err = m.server.Unmount()
+		}
+		if (err != nil || m.rings != nil) && os.Geteuid() == 0 {
+			if err = unix.Unmount(m.Dir, 0); err != nil {
+				err = unix.Unmount(m.Dir, unix.MNT_DETACH)
+			}
 		}
 		if err != nil {
 			return &MountError{m.Dir, err}

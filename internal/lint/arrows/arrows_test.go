@@ -71,8 +71,11 @@ var layers = map[string]layer{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"files/tiers": {
-		imports: []string{"kit/beneath", "kit/problem", "files/content"},
+		imports: []string{"kit/beneath", "kit/problem", "files/content", "files/tiers/ring"},
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
+	},
+	"files/tiers/ring": {
+		modules: []string{"golang.org/x/sys"},
 	},
 	"docs": {},
 	"demo": {

@@ -250,6 +250,9 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 // ruleDoes describes the action of a rule.
 func ruleDoes(r *policy.RulePlan) string {
 	words := []string{string(r.Verb)}
+	if r.Program != "" {
+		words = append(words, shown(r.Program))
+	}
 	if r.From != "" {
 		words = append(words, "from", r.From)
 	}

@@ -154,6 +154,7 @@ type runner struct {
 
 	finished map[int64]bool
 	pending  map[int64]*Event // copied, without a result
+	running  map[int64]bool   // its program may have run in an earlier call
 	rep      Report
 }
 
@@ -165,11 +166,14 @@ const (
 
 func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 	x.finished, x.pending = make(map[int64]bool), make(map[int64]*Event)
+	x.running = make(map[int64]bool)
 	over := false
 	err := x.j.events(func(e *Event) {
 		switch e.Result {
 		case Copied:
 			x.pending[e.ID] = e
+		case Running:
+			x.running[e.ID] = true
 		case Done, Skipped, Failed:
 			if !x.finished[e.ID] {
 				x.finished[e.ID] = true
@@ -279,8 +283,12 @@ func (r *ready) close() {
 
 func (x *runner) batch(ctx context.Context, batch []*Action) error {
 	// Actions that a killed premix had begun come first.
-	rest := batch[:0:0]
+	rest, programs := batch[:0:0], batch[:0:0]
 	for _, a := range batch {
+		if a.Verb == Exec {
+			programs = append(programs, a)
+			continue
+		}
 		if a.Verb == Pack {
 			if err := context.Cause(ctx); err != nil {
 				return err
@@ -346,7 +354,10 @@ func (x *runner) batch(ctx context.Context, batch []*Action) error {
 	if err := x.j.write(); err != nil {
 		return err
 	}
-	return context.Cause(ctx)
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return x.execute(ctx, programs)
 }
 
 // enough returns the rules that have reached their lower mark, for whatever reason.
@@ -629,8 +640,12 @@ func (x *runner) link(r *ready) error {
 }
 
 func (x *runner) destination(a *Action, name string) string {
+	return x.rules.destination(x.ruleOf(a), name)
+}
+
+func (x *runner) ruleOf(a *Action) *Rule {
 	i := slices.IndexFunc(x.rules.Rules, func(r Rule) bool { return r.Name == a.Rule })
-	return x.rules.destination(&x.rules.Rules[i], name)
+	return &x.rules.Rules[i]
 }
 
 // takeBack removes the names of the copy; the source stays.

@@ -23,7 +23,7 @@
 //	statement  = CREATE POOL name AT 'directory' [CAPACITY size]
 //	           | CREATE FILESET name AT 'directory'
 //	           | RULE 'name' verb { clause }
-//	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK | LIST
+//	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK | LIST | EXEC 'program'
 //	clause     = FROM POOL name | TO POOL name | IN POOL name
 //	           | FOR FILESET ["("] name {, name} [")"]
 //	           | THRESHOLD percent [TO percent] | WEIGHT expression

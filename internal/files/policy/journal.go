@@ -48,13 +48,16 @@ func (e *JournalError) Hint() string { return e.HintText }
 //	lock         locked (flock(2)) by the premix that applies the plan
 //	plan.jsonl   a planHeader, then an Action a line; written once, atomically
 //	list.jsonl   the entries of rules with LIST, a line each, written before the plan
+//	output.txt   the output of the programs of rules with EXEC
 //	audit.jsonl  an Event a line, only ever appended to
 //
 // An action is done in this order, many at a time: its copy is written beside its
 // destination under a temporary name and synced; an event with the result "copied" is
 // synced; the copy is renamed; the source is removed; an event with the final result is
 // written. If a later call finds "copied" without a final result, it looks at the inode in
-// the event, and completes or reverts the action.
+// the event, and completes or reverts the action. An event with the result "running" is
+// synced before a program of a rule with EXEC may run. A later call runs the program again
+// if there is no final result, and the file is still the same.
 const (
 	lockFile  = "lock"
 	planFile  = "plan.jsonl"
@@ -73,13 +76,15 @@ type Event struct {
 	Path   Path      `json:"path,omitempty"`
 	To     Path      `json:"to,omitempty"`
 	Size   int64     `json:"size,omitempty"` // bytes
-	Result string    `json:"result"`         // begun, copied, done, skipped, failed, ended
+	Result string    `json:"result"`         // begun, copied, running, done, skipped, failed, ended
 	Why    string    `json:"why,omitempty"`
 	// For copied: the place of the copy.
 	Device int64 `json:"device,omitempty"`
 	Inode  int64 `json:"inode,omitempty"`
 	// For begun: the present text of the rules.
 	Rules string `json:"rules_file,omitempty"`
+	// For failed: the exit status of a program, or -1 if a signal ended it.
+	Status int `json:"exit_status,omitempty"`
 	// For a packed directory.
 	Tree string `json:"tree,omitempty"`
 }
@@ -88,6 +93,7 @@ type Event struct {
 const (
 	Started  = "begun"
 	Copied   = "copied"
+	Running  = "running"
 	Done     = "done"
 	Skipped  = "skipped"
 	Failed   = "failed"
@@ -169,7 +175,7 @@ func foreign(dir string) (string, error) {
 		switch e.Name() {
 		case auditFile:
 			audited = true
-		case lockFile, planFile, planFile + ".tmp", listFile, listFile + ".tmp":
+		case lockFile, planFile, planFile + ".tmp", listFile, listFile + ".tmp", outputFile:
 		default:
 			other = e.Name()
 		}

@@ -217,10 +217,18 @@ func (p *parser) rule() *mistake {
 	verb := p.take()
 	switch r.Verb = Verb(verb.text); {
 	case verb.kind != kindWord:
-		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE, PACK and LIST", "rule '%s' does not say what to do", r.Name)
+		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE, PACK, LIST and EXEC", "rule '%s' does not say what to do", r.Name)
 	case r.Verb == Exclude, r.Verb == Place, r.Verb == Migrate, r.Verb == Delete, r.Verb == Pack, r.Verb == List:
+	case r.Verb == Exec:
+		file := p.take()
+		if file.kind != kindString || file.text == "" {
+			return wrong(file.at, "name it in quotes, as in EXEC '/usr/local/bin/archive'", "rule '%s' has no program", r.Name)
+		}
+		if r.Program = file.text; !filepath.IsAbs(r.Program) {
+			r.Program = filepath.Join(p.base, r.Program)
+		}
 	default:
-		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK", "LIST"}, "%s"), "unknown word %s", verb.shown())
+		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK", "LIST", "EXEC"}, "%s"), "unknown word %s", verb.shown())
 	}
 	seen := make(map[string]bool)
 	for {
@@ -276,6 +284,8 @@ func (p *parser) rule() *mistake {
 		return wrong(verb.at, "add FROM POOL name", "rule '%s' has a threshold, but no pool that it applies to", r.Name)
 	case r.Verb == Delete && r.where == nil:
 		return wrong(verb.at, "write WHERE TRUE if all files are meant", "rule '%s' would delete everything", r.Name)
+	case r.Verb == Exec && r.where == nil:
+		return wrong(verb.at, "write WHERE TRUE if all files are meant", "rule '%s' would run for every file", r.Name)
 	case r.Verb == Pack && r.where == nil:
 		return wrong(verb.at, "select directories, as in WHERE files > 1000 AND largest < 1 MB", "rule '%s' would pack everything", r.Name)
 	}
@@ -292,6 +302,7 @@ var clauses = map[Verb]string{
 	Delete:  " from for threshold weight where ",
 	Pack:    " from into for where ",
 	List:    " from for weight where ",
+	Exec:    " from for weight where ",
 }
 
 // clauseNames returns clauses as they are written in rules.

@@ -74,6 +74,7 @@ type RulePlan struct {
 	Line    int    `json:"line"`
 	From    string `json:"from,omitempty"`
 	To      string `json:"to,omitempty"`
+	Program string `json:"program,omitempty"`
 	Active  bool   `json:"active"`        // false: the pool is below its threshold, and the rule is ignored
 	Why     string `json:"why,omitempty"` // the state of the threshold, in words
 	Matched Amount `json:"matched"`       // files that belong to the rule
@@ -363,7 +364,7 @@ func (m *maker) prepare() {
 		Pack: conjunction([]*condition{is('d'), compareColumn(opAtLeast, files.ColumnEntries, 0),
 			text(files.ColumnName, func(b []byte) bool { return string(b) != "." })}),
 	}
-	for _, v := range []Verb{Place, Migrate, Delete} {
+	for _, v := range []Verb{Place, Migrate, Delete, Exec} {
 		m.base[v] = is('f')
 	}
 	m.fixed = -1
@@ -382,7 +383,7 @@ func (m *maker) prepare() {
 	for i := range m.rules.Rules {
 		rule, p := &m.rules.Rules[i], new(RulePlan)
 		m.Rules = append(m.Rules, p)
-		p.Name, p.Verb, p.Line, p.From, p.To = rule.Name, rule.Verb, rule.Line, rule.From, rule.To
+		p.Name, p.Verb, p.Line, p.From, p.To, p.Program = rule.Name, rule.Verb, rule.Line, rule.From, rule.To, rule.Program
 		p.rule, p.Active, p.bound, p.floor = rule, true, -1, -1<<63
 		p.linked, p.others, p.Left = make(map[inode]*linkedFile), make(map[ref][]ref), make(map[string]int64)
 		p.freed = make([]int64, len(m.Pools))
@@ -632,7 +633,7 @@ func (p *RulePlan) rows(b *batch, m *maker, n int32, taken []int32) error {
 	if err != nil {
 		return err
 	}
-	acts := p.Verb != Exclude && p.Verb != List
+	acts := p.Verb != Exclude && p.Verb != List && p.Verb != Exec // its files become fewer or smaller
 	var weights []int64
 	if p.weight != nil {
 		weights = b.ints(len(taken))

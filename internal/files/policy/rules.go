@@ -23,6 +23,7 @@ const (
 	Delete  Verb = "delete"
 	Pack    Verb = "pack" // make a directory a tree in a store
 	List    Verb = "list" // write it to a list, and leave it unchanged
+	Exec    Verb = "exec" // run a program for it
 )
 
 // Rules is the content of a file of rules.
@@ -55,6 +56,7 @@ type Rule struct {
 	High, Low int
 	Store     string   // of Pack: directory of the store
 	As        string   // of Pack: name of the trees
+	Program   string   // of Exec: absolute path
 	Filesets  []string // names of the filesets to which it applies; nil: everywhere
 
 	weight *node // nil for none; see weightOf

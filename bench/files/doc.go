@@ -26,7 +26,8 @@
 //	passthrough_ll  the small pass-through of libfuse, one directory, from Debian's
 //	                libfuse3-dev, with the permissions checked by the kernel as for tiers
 //	passthrough_hp  libfuse's larger one, which uses the kernel's passthrough from version
-//	                3.17 on; it is measured if it is on PATH
+//	                3.17 on; it is measured if it is on PATH, and a second time over
+//	                io_uring where the kernel offers it, as the tiers then are
 //
 // Figures are written as JSON Lines to results.jsonl in the work directory, see package
 // figures.

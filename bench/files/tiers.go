@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/files/tiers/ring"
 	"premix/internal/kit/quantile"
 	"premix/internal/testkit/figures"
 )
@@ -45,6 +46,11 @@ func overlays(ctx context.Context, dir, premix string) ([]overlay, error) {
 		{"passthrough_ll", func(top string) []string {
 			return []string{filepath.Join(dir, "passthrough_ll"), "-f", "-o", "source=" + at(top, "flash") + ",xattr,timeout=1,allow_other,default_permissions", at(top, "mnt")}
 		}},
+	}
+	if ring.Available() { // the tiers use it, and the peer has to be asked to
+		list = append(list, overlay{"passthrough_hp_io_uring", func(top string) []string {
+			return []string{"passthrough_hp", "--foreground", "-o", "io_uring", at(top, "flash"), at(top, "mnt")}
+		}})
 	}
 	if _, err := os.Stat(example); err == nil {
 		script := `cc -O2 -o "$1" "$2" $(pkg-config fuse3 --cflags --libs)`

@@ -113,7 +113,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
 	},
 	"bench/files": {
-		imports: []string{"files", "testkit/figures"},
+		imports: []string{"files/tiers/ring", "files", "testkit/figures"},
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"bench/watch": {

@@ -4,8 +4,8 @@
 // Words:
 //
 //   - queue: the requests that programs on one processor make. The kernel has one for each
-//     possible processor, and a thread on that processor serves it, so that a request and its
-//     answer change the program that runs on the processor, and wake up no other processor.
+//     possible processor, and a thread on that processor serves it, so that a request need not
+//     wake up another processor.
 //   - entry: memory for one request and its answer, which the kernel fills when a program
 //     makes a request, and reads when the answer is committed.
 //

@@ -85,9 +85,9 @@ func (s *Server) Close() {
 
 // Start registers the queues with the connection of an open /dev/fuse, after the kernel's
 // first request was answered with the flag for io_uring. The queues are served until the
-// directory is unmounted. After an error, the kernel may wait for the queues for ever: unmount
-// the directory, and call [Server.Wait]. Requests with operations for which slow returns true are answered
-// in goroutines.
+// directory is unmounted. Requests with operations for which slow returns true are answered in
+// goroutines. After an error, the kernel may wait for the queues for ever: unmount the
+// directory, and call [Server.Wait].
 func (s *Server) Start(device int, slow func(opcode uint32) bool, answer Handler) (err error) {
 	if s.device, err = unix.FcntlInt(uintptr(device), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return err

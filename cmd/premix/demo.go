@@ -12,7 +12,7 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo [--out DIR]",
 		Short: "Show a hot start on this machine, in less than a minute",
-		Long: `Make a reference of 200 Mb and 12 samples, run an aligner over them cold and hot with
+		Long: `Make a reference of 400 Mb and 12 samples, run an aligner over them cold and hot with
 premix run, compare the outputs byte for byte, and show the times. It needs no root, no
 network and no other program: the aligner is a part of premix.
 

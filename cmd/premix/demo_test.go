@@ -46,7 +46,7 @@ func TestDemo(t *testing.T) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 3 || r.Samples != 12 || r.Length != 200_000_000 {
+	if len(r.Rows) != 3 || r.Samples != 12 || r.Length != 400_000_000 {
 		t.Fatalf("%s", text)
 	}
 	for i, want := range []struct{ hot, cold int }{{0, 12}, {12, 0}, {12, 0}} {
@@ -58,7 +58,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	t.Logf("hot tasks take %.1f times less", r.Gain)
-	if r.Bytes > 60e6 {
+	if r.Bytes > 110e6 {
 		t.Errorf("%d bytes stay", r.Bytes)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "out", "home")); err == nil {

@@ -26,7 +26,7 @@ import (
 
 // Sizes of the demonstration.
 const (
-	referenceLength = 200_000_000
+	referenceLength = 400_000_000
 	samples         = 12
 	reads           = 500
 )
@@ -252,7 +252,7 @@ func (d *demonstration) file(base string, write func(io.Writer) error) error {
 		err = errors.Join(write(f), f.Close())
 	}
 	if err != nil {
-		return &Error{err.Error(), "the demonstration needs 300 MB of disk: --out DIR names another place", exit.Directory}
+		return &Error{err.Error(), "the demonstration needs 600 MB of disk: --out DIR names another place", exit.Directory}
 	}
 	return nil
 }

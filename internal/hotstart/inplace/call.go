@@ -211,11 +211,7 @@ func Key(c Call) (string, error) {
 	var shapes []string
 	for i, text := range c.words() {
 		w := c.Words[i]
-		shape := fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.Shape(text))
-		if c.isPipe(i) {
-			shape += " pipe"
-		}
-		shapes = append(shapes, shape)
+		shapes = append(shapes, fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.Shape(text)))
 	}
 	blank := make([]string, len(shapes))
 	for i := range blank {

@@ -94,6 +94,14 @@ func New(t *testing.T) *Browser {
 // Call calls a method of the protocol and waits for its result.
 func (b *Browser) Call(method string, params, result any) {
 	b.t.Helper()
+	if err := b.call(method, params, result); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// call is Call. It returns the error of the browser.
+func (b *Browser) call(method string, params, result any) error {
+	b.t.Helper()
 	b.watch.Reset(2 * Patience)
 	b.last++
 	m := map[string]any{"id": b.last, "method": method}
@@ -116,14 +124,14 @@ func (b *Browser) Call(method string, params, result any) {
 			continue
 		}
 		if answer.Error != nil {
-			b.t.Fatalf("%s: %s", method, answer.Error.Message)
+			return fmt.Errorf("%s: %s", method, answer.Error.Message)
 		}
 		if result != nil {
 			if err := json.Unmarshal(answer.Result, result); err != nil {
 				b.t.Fatal(err)
 			}
 		}
-		return
+		return nil
 	}
 }
 
@@ -193,7 +201,13 @@ func (b *Browser) Eval(expression string) string {
 		Result           struct{ Value any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
-	b.Call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
+	err := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
+	if err != nil && strings.Contains(err.Error(), "navigated") {
+		return "exception: " + err.Error() // another page has come meanwhile
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	if r.ExceptionDetails != nil {
 		return "exception: " + r.ExceptionDetails.Exception.Description
 	}

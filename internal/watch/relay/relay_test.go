@@ -223,13 +223,19 @@ func TestNothingLostNothingTwice(t *testing.T) {
 	dir := t.TempDir()
 	to := newStore()
 	var mu sync.Mutex
+	requests := 0
 	var current *Receiver
 	recv := filepath.Join(dir, "receive")
 	current = receiver(t, to, recv)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		switch rand.IntN(8) {
+		trouble := rand.IntN(8)
+		// The sender waits longer after each failure, and needs two answers to send something.
+		if requests++; requests%12 > 8 {
+			trouble = 7
+		}
+		switch trouble {
 		case 0:
 			w.WriteHeader(http.StatusBadGateway)
 			return

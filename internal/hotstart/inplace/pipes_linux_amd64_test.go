@@ -3,15 +3,20 @@ package inplace
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/hotstart"
 )
 
 // fifo makes a FIFO in the place's directory.
@@ -156,12 +161,23 @@ func TestPipeSignal(t *testing.T) {
 	p.mustPrepare(v)
 	for _, hot := range []bool{false, true} {
 		cmd, _ := p.command(v, hot)
+		for _, stream := range []*io.Writer{&cmd.Stdout, &cmd.Stderr} {
+			f, err := os.CreateTemp(t.TempDir(), "stream")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			*stream = f
+		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// It has begun to wait when a writer can open the pipe, which then has a reader, or,
-		// in a plain start, not even then.
-		time.Sleep(500 * time.Millisecond)
+		for end := time.Now().Add(time.Minute); !waits(cmd.Process.Pid, path, hot); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				_ = cmd.Process.Kill()
+				t.Fatalf("hot %v: it does not wait for the writer of its input", hot)
+			}
+		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -173,4 +189,27 @@ func TestPipeSignal(t *testing.T) {
 			t.Errorf("hot %v: the pipe still has a reader (%v)", hot, err)
 		}
 	}
+}
+
+// waits reports whether a call waits for the writer of a FIFO: a plain one in open(2), and the tool
+// of a hot one with a descriptor of the FIFO.
+func waits(pid int, path string, hot bool) bool {
+	if !hot {
+		at, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+		return err == nil && (strings.Contains(string(at), "partner") || strings.Contains(string(at), "fifo"))
+	}
+	all, err := hotstart.Processes(pid)
+	if err != nil {
+		return false
+	}
+	for _, process := range all {
+		open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", process))
+		if err == nil && process != pid && slices.ContainsFunc(open, func(fd string) bool {
+			to, err := os.Readlink(fd)
+			return err == nil && to == path
+		}) {
+			return true
+		}
+	}
+	return false
 }

@@ -25,16 +25,7 @@ are in memory, and the results are merged. Options of premix come before blastp 
   --verbose        print settings and time
   --quiet          print no notes
   --json           print errors of premix as JSON
-  --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
-                   each node has the database, or sees the directory of this one
-  --engine-opt KEY=VALUE
-                   option of the engine; may be repeated
-  --work DIR       directory that all nodes see, for their results
-                   (default: a new one in the working directory, removed at the end)
-  --nodes NODES    search the fragments on the nodes of premix blast cluster that hold them
-                   (default: $PREMIX_BLAST_NODES)
-  --key FILE       key of the cluster (default: $PREMIX_BLAST_KEY)
-
+` + otherMachines + `
 DIAMOND compares the targets of a block (its option -b), so the blocks of a search have to be
 the fragments. Searches that cannot be merged exactly are refused: the format is 6, and
 options that compare targets of several blocks, such as --top, are not accepted.

@@ -24,6 +24,18 @@ func (a *app) blastSearches() []*cobra.Command {
 	return list
 }
 
+// otherMachines is the help for the options of a search on other machines.
+const otherMachines = `  --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
+                   each node has the database, or sees the directory of this one
+  --engine-opt KEY=VALUE
+                   option of the engine; may be repeated
+  --work DIR       directory that all nodes see, for their results
+                   (default: a new one in the working directory, removed at the end)
+  --nodes NODES    search the fragments on the nodes of premix blast cluster that hold them
+                   (default: $PREMIX_BLAST_NODES)
+  --key FILE       key of the cluster (default: $PREMIX_BLAST_KEY)
+`
+
 func (a *app) blastSearch(program string) *cobra.Command {
 	return &cobra.Command{
 		Use:   program + " [--mode MODE] [--processes N] -db NAME [OPTION OF BLAST+]...",
@@ -37,16 +49,7 @@ the output of BLAST+. Options of premix have two dashes and come first:
   --verbose        print the mode, the reason for it, settings and time
   --quiet          print no notes
   --json           print errors of premix as JSON
-  --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
-                   each node has the database, or sees the directory of this one
-  --engine-opt KEY=VALUE
-                   option of the engine; may be repeated
-  --work DIR       directory that all nodes see, for their results
-                   (default: a new one in the working directory, removed at the end)
-  --nodes NODES    search the fragments on the nodes of premix blast cluster that hold them
-                   (default: $PREMIX_BLAST_NODES)
-  --key FILE       key of the cluster (default: $PREMIX_BLAST_KEY)
-
+` + otherMachines + `
 -num_threads is the number of cores to use (default: all).
 
   premix blast ` + program + ` -db nt -query q.fa -outfmt 6 -max_target_seqs 5`,

@@ -38,22 +38,34 @@ func (o *Objects) Getter(ctx context.Context) *Getter {
 }
 
 // Get returns an object. The caller closes it.
+//
+// A fetch that was running before the call may have met an origin that has recovered since.
+// If such a fetch fails, Get fetches the object once more.
 func (g *Getter) Get(ctx context.Context, w Wanted) (*Object, error) {
+	x, joined, err := g.get(ctx, w)
+	if err != nil && joined && ctx.Err() == nil {
+		x, _, err = g.get(ctx, w)
+	}
+	return x, err
+}
+
+// get returns an object. It reports whether it joined a fetch that was running.
+func (g *Getter) get(ctx context.Context, w Wanted) (x *Object, joined bool, err error) {
 	if x := g.objects.Open(w.Name); x != nil {
-		return x, nil
+		return x, false, nil
 	}
 	g.mu.Lock()
 	f := g.flights[w.Name]
+	joined = f != nil
 	if f == nil {
 		if g.ctx.Err() != nil {
 			g.mu.Unlock()
-			return nil, context.Canceled
+			return nil, false, context.Canceled
 		}
 		f = g.beginLocked(w)
 	}
 	f.waiting++
 	g.mu.Unlock()
-	var err error
 	select {
 	case <-f.done:
 		err = f.err
@@ -63,12 +75,11 @@ func (g *Getter) Get(ctx context.Context, w Wanted) (*Object, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f.waiting--
-	var x *Object
 	if err == nil {
 		x = f.x.Dup()
 	}
 	f.landLocked()
-	return x, err
+	return x, joined, err
 }
 
 // Ahead fetches an object without waiting for it, unless most fetches are running.

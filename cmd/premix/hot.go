@@ -14,7 +14,7 @@ import (
 
 func (a *app) hotCommand() *cobra.Command {
 	var why, noted bool
-	var exe string
+	var exe, script string
 	cmd := &cobra.Command{
 		Use:   "hot [flags] -- COMMAND...",
 		Short: "Run a command in place, with a hot start if possible",
@@ -36,7 +36,7 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 				return err
 			}
 			if !why {
-				return dropin.Run(c, noted)
+				return dropin.Run(c, noted, script)
 			}
 			x, err := dropin.Why(c)
 			if err != nil {
@@ -51,7 +51,8 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 	cmd.Flags().BoolVar(&why, "why", false, "print the kind of start and the roles of the words, and run nothing")
 	cmd.Flags().StringVar(&exe, "exe", "", "program of the command")
 	cmd.Flags().BoolVar(&noted, "noted", false, "the call has been noted")
-	hide(cmd, "exe", "noted")
+	cmd.Flags().StringVar(&script, "script", "", "key of the form of the script that makes the call")
+	hide(cmd, "exe", "noted", "script")
 	cmd.AddCommand(a.hotStatusCommand(), a.hotWarmCommand())
 	return cmd
 }

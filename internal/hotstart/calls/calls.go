@@ -53,7 +53,9 @@ type Plan struct {
 	LateEnv []string     // names of the late variables
 	Rates   []string     // regular expressions of parts of output files with times and rates
 	Key     string       // of the form; empty if the command is not recorded
+	Cold    bool         // all calls of the form start cold, for a reason that lasts
 	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
+	Script  string       // with Behind: the key of the script's form, for RecordBehind
 }
 
 // Bounds; see the package's documentation.
@@ -202,7 +204,7 @@ func openDir() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, sub := range []string{"forms", "patterns"} {
+	for _, sub := range []string{"forms", "patterns", "scripts"} {
 		path := filepath.Join(dir, sub)
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			if err := owner.MkdirAll(path, 0o700); err != nil {
@@ -243,7 +245,7 @@ func decide(c Call, note bool) (Plan, error) {
 		}
 		p.Words, p.Rates = r.Late(), r.Rates
 		if len(tool.Behind) > 0 && isScript(c.Exe) {
-			return Plan{Behind: tool.Behind, Words: p.Words, Reason: "it is a script, and the program behind it starts by itself"}, nil
+			return decideScript(dir, c, tool.Behind, p.Words), nil
 		}
 	} else if p, due = learn(dir, c, note); p.Reason != "" {
 		return p, nil
@@ -259,7 +261,7 @@ func decide(c Call, note bool) (Plan, error) {
 	p.LateEnv = f.Env.late(c.Env)
 	f.Calls++
 	f.Last, f.Argv = time.Now().UTC(), c.Argv
-	if f.State == cold && (time.Since(f.Since) > retryAge || stampOf(c.Exe) != f.Exe) {
+	if f.State == cold && !f.lasts(c.Exe) {
 		f.State, f.Reason, f.Tries, f.Exe = unprepared, "", 0, stampOf(c.Exe)
 	}
 	switch {
@@ -268,7 +270,7 @@ func decide(c Call, note bool) (Plan, error) {
 	case procstate.CanFixAddresses() != nil:
 		return Plan{Reason: procstate.CanFixAddresses().Error()}, nil
 	case f.State == cold:
-		p.Reason = f.Reason
+		p.Cold, p.Reason = true, f.Reason
 		return p, nil
 	case other != "":
 		p.Reason = fmt.Sprintf("the variable %s has another value than in the previous call, which may change the behaviour of the tool", other)
@@ -292,6 +294,49 @@ func decide(c Call, note bool) (Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// script is the record of calls of a script whose program starts cold: the program, and the key
+// of the program's form.
+type script struct {
+	Exe  string `json:"exe"`
+	Form string `json:"form"`
+}
+
+// decideScript decides on a call of a script that executes one of the programs behind. A script
+// must be traced for its program to start hot. Where the program is known to start cold, the
+// script runs without a tracer, which costs less.
+func decideScript(dir string, c Call, behind []string, words []tools.Word) Plan {
+	p := Plan{Behind: behind, Script: formKey(c, words), Words: words, Reason: "it is a script, and the program behind it starts by itself"}
+	var s script
+	var f form
+	if load(filepath.Join(dir, "scripts", p.Script), &s) != nil || load(filepath.Join(dir, "forms", s.Form), &f) != nil {
+		return p
+	}
+	if f.State == cold && f.lasts(s.Exe) {
+		return Plan{Reason: fmt.Sprintf("it is a script, and the program behind it starts cold: %s", f.Reason)}
+	}
+	return p
+}
+
+// RecordBehind notes that a call of a script, whose form has the key script, has executed a
+// program whose calls of a form start cold. Later calls of the script then run without a tracer
+// as long as this is so.
+func RecordBehind(key, exe, form string) error {
+	dir, err := openDir()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "scripts", key)
+	if _, err := os.Lstat(path); err != nil {
+		bound(filepath.Join(dir, "scripts"))
+	}
+	return save(path, script{exe, form})
+}
+
+// lasts reports whether the state cold of a form still holds for a program.
+func (f *form) lasts(exe string) bool {
+	return time.Since(f.Since) <= retryAge && stampOf(exe) == f.Exe
 }
 
 // isScript reports whether a program begins with the name of its interpreter.

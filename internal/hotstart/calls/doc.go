@@ -40,11 +40,12 @@
 //
 //	forms/KEY       a form, JSON
 //	patterns/KEY    a pattern, JSON
+//	scripts/KEY     the form of the program that calls of a script execute, and that starts cold, JSON
 //	starts.jsonl    one Start per line; starts.1.jsonl has the earlier lines
 //	preparing       the lock (flock) of the process that prepares
 //
 // A file is always replaced as a whole. Files are not synced to the disk (package beneath,
 // Volatile): later calls learn again whatever a crash of the machine loses. There are at
-// most maxForms forms and maxForms patterns; the oldest are removed. The two files of
+// most maxForms files in each of these directories; the oldest are removed. The two files of
 // starts have at most maxStarts bytes each.
 package calls

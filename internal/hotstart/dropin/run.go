@@ -45,8 +45,9 @@ func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 }
 
 // Run runs a command in place of this process, hot where a snapshot serves it. It returns
-// only with an error. A call that is noted has been decided on by a shim.
-func Run(c calls.Call, noted bool) error {
+// only with an error. A call that is noted has been decided on by a shim. A call that a script
+// has made has the key of the script's form.
+func Run(c calls.Call, noted bool, script string) error {
 	if calls.Disabled() {
 		return calls.RunPlain(c)
 	}
@@ -56,6 +57,9 @@ func Run(c calls.Call, noted bool) error {
 	}
 	// The reason is in the plan too.
 	p, _ := decide(c)
+	if script != "" && p.Cold {
+		_ = calls.RecordBehind(script, c.Exe, p.Key) // the next call of the script tries again
+	}
 	self, err := os.Executable()
 	if err != nil {
 		p.Prepare = false
@@ -86,7 +90,7 @@ func through(self string, c calls.Call, p calls.Plan) string {
 		if err != nil || tool == nil || tool.Read(argv).Unfit != "" {
 			return nil
 		}
-		return append([]string{self, "premix", "hot", "--exe", exe, "--"}, argv...)
+		return append([]string{self, "premix", "hot", "--script", p.Script, "--exe", exe, "--"}, argv...)
 	})
 	if reason := interrupted(err, calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold"}); reason != "" {
 		return reason

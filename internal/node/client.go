@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 	"premix/internal/store/cache"
 )
 
@@ -37,7 +37,7 @@ func NewClient(dir string) *Client {
 		}
 		// Another user could have put a socket there, and would receive the requests
 		// and answer them.
-		if err := owner.Peer(conn); err != nil {
+		if err := unixpeer.Check(conn); err != nil {
 			conn.Close()
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 
 	"premix/internal/kit/access"
 	"premix/internal/kit/bounded"
-	"premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 )
 
 // serve answers clients until the process ends.
@@ -30,7 +30,7 @@ func (d *daemon) serve() error {
 	}
 	u.SetUnlinkOnClose(false) // it belongs to the node, not to this worker
 	most := min(clientsMost, bounded.Descriptors())
-	return server(d.routes()).Serve(bounded.New(owner.Listener{Listener: u}, bounded.Options{Total: most, Source: most}))
+	return server(d.routes()).Serve(bounded.New(unixpeer.Listener{Listener: u}, bounded.Options{Total: most, Source: most}))
 }
 
 const (

@@ -20,6 +20,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/kit/cgroup"
 	"premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 )
 
 // ClientArg is the first argument of a client: premix ClientArg DIR PROGRAM ARGUMENT...
@@ -223,7 +224,7 @@ func connect(dir string) (net.Conn, error) {
 		conn, err := net.Dial("unix", socketIn(folder))
 		if err == nil {
 			// A request holds the environment of this process.
-			if err := owner.Peer(conn); err != nil {
+			if err := unixpeer.Check(conn); err != nil {
 				conn.Close()
 				return nil, err
 			}

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 )
 
 // HolderArg is the first argument of a holder: premix HolderArg DIR NAME. A holder is the job
@@ -327,7 +327,7 @@ func dialAt(dir, name string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := owner.Peer(conn); err != nil {
+	if err := unixpeer.Check(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -27,6 +27,7 @@ import (
 	"premix/internal/kit/bounded"
 	"premix/internal/kit/lock"
 	"premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 	"premix/internal/record"
 )
 
@@ -198,7 +199,7 @@ func work(dir, version string) error {
 	accepted := make(chan struct{})
 	// A client that has asked may wait for its job to end.
 	most := bounded.Descriptors()
-	clients := bounded.New(owner.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
+	clients := bounded.New(unixpeer.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
 	go func() {
 		defer close(accepted)
 		for {
@@ -394,7 +395,7 @@ func (w *worker) idle() bool {
 
 // mine reports whether the peer of a connection is this user, or root.
 func mine(conn net.Conn) bool {
-	user, err := bounded.PeerUID(conn)
+	user, err := unixpeer.UID(conn)
 	return err == nil && (user == 0 || int(user) == os.Geteuid())
 }
 

@@ -20,6 +20,7 @@ import (
 	"premix/internal/kit/bounded"
 	"premix/internal/kit/lock"
 	own "premix/internal/kit/owner"
+	"premix/internal/kit/unixpeer"
 )
 
 const (
@@ -86,7 +87,7 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	defer func() { <-restored }()
 	defer end()
 	finished := make(chan error, 1)
-	go func() { finished <- server.Serve(own.Listener{Listener: l}) }()
+	go func() { finished <- server.Serve(unixpeer.Listener{Listener: l}) }()
 	notifyReady()
 	o.Log.Info("serving snapshots", "address", address, "root", o.Root)
 	select {

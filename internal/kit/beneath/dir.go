@@ -1,7 +1,7 @@
 package beneath
 
 import (
-	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -243,7 +243,14 @@ func (d *Dir) fresh() error {
 }
 
 // Temporary returns a name that no other user can know in advance.
-func Temporary(prefix string) string { return prefix + rand.Text() }
+func Temporary(prefix string) string {
+	// crypto/rand would do the same, and would be initialized in each start of a shim.
+	var b [16]byte
+	if _, err := unix.Getrandom(b[:], 0); err != nil {
+		panic(err) // the kernel returns random bytes, or waits
+	}
+	return prefix + hex.EncodeToString(b[:])
+}
 
 // Durability states which crashes a file survives.
 type Durability bool

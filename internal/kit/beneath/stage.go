@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/lock"
@@ -31,7 +31,7 @@ type Stage struct {
 }
 
 // stageRecord names the stage of a destination. It is a JSON file in a directory of the
-// user; its name is the digest of the destination.
+// user; its name is a hash of the destination.
 //
 // A stage is recognised by its device, inode and time of birth, which no other directory
 // has; by its owner; and by its mode. The time of status change is not compared: it changes
@@ -101,10 +101,11 @@ func (s *Stage) find(records string) (err error) {
 		return err
 	}
 	key := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(st.Dev)), st.Ino)
-	sum := blake3.Sum256(append(key, s.Name...))
+	sum := fnv.New128a() // the names are the user's own
+	sum.Write(append(key, s.Name...))
 	var f *os.File
 	for {
-		if f, err = dir.OpenFile(hex.EncodeToString(sum[:16])+".json", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		if f, err = dir.OpenFile(hex.EncodeToString(sum.Sum(nil))+".json", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 			return nil
 		}
 		err = lock.Take(f, lock.Exclusive)

@@ -8,10 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/kit/unixpeer"
 )
 
 const (
@@ -411,7 +412,7 @@ func sourceOf(c net.Conn) (s source) {
 	case *net.TCPConn:
 		s.network = network(c.RemoteAddr().(*net.TCPAddr))
 	case *net.UnixConn:
-		if user, err := PeerUID(c); err == nil {
+		if user, err := unixpeer.UID(c); err == nil {
 			s.user = user
 		}
 	}
@@ -427,27 +428,6 @@ func network(a *net.TCPAddr) netip.Prefix {
 	}
 	p, _ := at.Prefix(bits) // bits is valid for the address
 	return p
-}
-
-// PeerUID returns the user at the other end of a Unix socket.
-func PeerUID(c net.Conn) (uint32, error) {
-	socket, ok := c.(syscall.Conn)
-	if !ok {
-		return 0, errors.New("the connection is not of a socket")
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var who *unix.Ucred
-	var asked error
-	if err := raw.Control(func(fd uintptr) { who, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if asked != nil {
-		return 0, asked
-	}
-	return who.Uid, nil
 }
 
 // persist makes the kernel end a connection whose other end does not respond.

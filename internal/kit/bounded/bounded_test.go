@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/kit/unixpeer"
 	"premix/internal/testkit/shortdir"
 )
 
@@ -338,7 +339,7 @@ func TestUnix(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if user, err := PeerUID(s); err != nil || int(user) != os.Getuid() {
+		if user, err := unixpeer.UID(s); err != nil || int(user) != os.Getuid() {
 			t.Errorf("user %d, %v", user, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/internal/kit/bounded"
 	"premix/internal/kit/exit"
 )
 
@@ -460,33 +458,6 @@ func ReadOthers(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(f)
-}
-
-// Peer refuses a connection over a Unix socket whose other end is a process of a user who
-// is not trusted. For a client the other end is the process that listens.
-func Peer(c net.Conn) error {
-	user, err := bounded.PeerUID(c)
-	if err != nil {
-		return err
-	}
-	if user != 0 && int(user) != os.Geteuid() {
-		return &Error{Path: "the other end of the socket", Reason: fmt.Sprintf("belongs to user %d", user)}
-	}
-	return nil
-}
-
-// Listener accepts connections of this user and root only: see [Peer].
-type Listener struct{ net.Listener }
-
-// Accept returns the next connection of this user or root. It closes others.
-func (l Listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil || Peer(c) == nil {
-			return c, err
-		}
-		c.Close()
-	}
 }
 
 // CheckPlanted refuses a file whose owner is not trusted in a directory to which all users can

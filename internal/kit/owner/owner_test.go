@@ -3,7 +3,6 @@ package owner
 import (
 	"errors"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"premix/internal/testkit/shortdir"
 )
 
 const stranger = 61001 // a user without an account
@@ -280,27 +277,5 @@ func TestEnviron(t *testing.T) {
 			t.Errorf("%s=%s is %q, want %q", c.name, c.value, got, want)
 		}
 		os.Unsetenv(c.name) // t.Setenv restores it
-	}
-}
-
-func TestPeer(t *testing.T) {
-	l, err := net.Listen("unix", filepath.Join(shortdir.New(t), "socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		c, err := (Listener{l}).Accept()
-		if err == nil {
-			c.Close()
-		}
-	}()
-	c, err := net.Dial("unix", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := Peer(c); err != nil {
-		t.Error(err)
 	}
 }

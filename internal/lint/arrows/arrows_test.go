@@ -160,7 +160,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
-		imports: []string{"kit/beneath", "kit/access", "image", "image/lazylayer", "kit/login", "kit/bounded", "node", "lazyfs", "store/tree", "store/object", "kit/owner"},
+		imports: []string{"kit/beneath", "kit/access", "image", "image/lazylayer", "kit/login", "kit/bounded", "node", "lazyfs", "store/tree", "store/object", "kit/owner", "kit/unixpeer"},
 		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "github.com/google/go-containerregistry", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"image/lazylayer": {
@@ -210,7 +210,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/login", "kit/problem", "cvmfs", "image/lazylayer", "lazyfs", "lazyfs/libraries", "store/cache", "store/neighbour", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner"},
+		imports: []string{"kit/access", "kit/bounded", "kit/beneath", "kit/cgroup", "kit/login", "kit/problem", "cvmfs", "image/lazylayer", "lazyfs", "lazyfs/libraries", "store/cache", "store/neighbour", "store/erofs", "store/origin", "store/trust", "store/tree", "store/object", "kit/owner", "kit/unixpeer"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/google/go-containerregistry", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {
@@ -279,7 +279,7 @@ var layers = map[string]layer{
 		imports: []string{"kit/owner", "kit/beneath", "engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
-		imports: []string{"kit/bounded", "kit/beneath", "kit/cgroup", "engine", "engine/local", "engine/pilot", "engine/queue", "engine/slurm", "engine/spawn", "record", "kit/owner"},
+		imports: []string{"kit/bounded", "kit/beneath", "kit/cgroup", "engine", "engine/local", "engine/pilot", "engine/queue", "engine/slurm", "engine/spawn", "record", "kit/owner", "kit/unixpeer"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"engine/local": {
@@ -423,6 +423,7 @@ var layers = map[string]layer{
 	"lint/arrows":  {},
 	"lint/wording": {},
 	"kit/bounded": {
+		imports: []string{"kit/unixpeer"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"kit/mountinfo": {},
@@ -459,14 +460,17 @@ var layers = map[string]layer{
 	"kit/htmlpage": {},
 	"kit/beneath": {
 		imports: []string{"kit/owner"},
-		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"kit/unixpeer": {
+		imports: []string{"kit/owner"},
+		modules: []string{"golang.org/x/sys"},
 	},
 	"testkit/workbench": {
 		imports: []string{"kit/beneath", "testkit/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"kit/owner": {
-		imports: []string{"kit/bounded"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"kit/hostlist": {},
@@ -557,6 +561,24 @@ func TestArrowsPointDownward(t *testing.T) {
 			if err := allowed.permits(path, testModules); err != nil {
 				t.Errorf("a test of %s imports %s: %v", name, path, err)
 			}
+		}
+	}
+}
+
+// TestShimStaysSmall checks that the program of shims links no package that costs much at each
+// start: a shim passes most calls on.
+func TestShimStaysSmall(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"/cmd/premix-shim").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, module+"/internal/hotstart/calls") {
+		t.Errorf("the shim does not depend on hotstart/calls: %q", deps)
+	}
+	for _, path := range []string{"net", "crypto/rand", "crypto/sha256", "github.com/zeebo/blake3", "text/template"} {
+		if slices.Contains(deps, path) {
+			t.Errorf("the shim depends on %s", path)
 		}
 	}
 }

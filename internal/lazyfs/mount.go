@@ -85,6 +85,8 @@ type Options struct {
 	// At is a directory at which the FUSE file system of the tree is mounted instead of
 	// below Dir, for users who may not make bind mounts. Only FUSE supports it.
 	At string
+	// Own shows all files as this user's. Only FUSE supports it.
+	Own bool
 	// Kernel makes the calls that may wait for this process.
 	Kernel Kernel
 	// BDI is the value of [Mount.BDI] of the mount that is resumed.
@@ -333,7 +335,7 @@ func (m *Mount) ReadFar() {
 }
 
 func (m *Mount) fuseOptions() fuse.Options {
-	return fuse.Options{Name: m.o.Name, ReadAhead: m.readAhead(), Log: m.o.Log}
+	return fuse.Options{Name: m.o.Name, ReadAhead: m.readAhead(), Own: m.o.Own, Log: m.o.Log}
 }
 
 // mountFile mounts EROFS on the cached file.

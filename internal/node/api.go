@@ -122,6 +122,8 @@ type MountRequest struct {
 	Background    int64          `json:"background,omitempty"` // fetch all at this rate, bytes per second; 0: do not
 	Backend       lazyfs.Backend `json:"backend,omitempty"`
 	AllowRollback bool           `json:"allow_rollback,omitempty"`
+	// Own shows all files as the user's, where the node is an ordinary user's.
+	Own bool `json:"own,omitempty"`
 	// Namespace is the client's mount namespace, from /proc/self/ns/mnt.
 	Namespace string `json:"namespace,omitempty"`
 }

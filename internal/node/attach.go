@@ -75,6 +75,9 @@ func (d *daemon) attachAt(ctx context.Context, r MountRequest, ref tree.Ref, boo
 	if r.Within != "" {
 		r.Dir = AttachedPath(r.Within, digest)
 	}
+	if r.Own {
+		r.Dir += "-own"
+	}
 	if r.Layer == nil && r.CVMFS == nil {
 		r.Ref = ref.String()
 	}

@@ -451,7 +451,7 @@ func (d *daemon) options(b *base, e entry) lazyfs.Options {
 		Log:  func(msg string) { d.log.Warn(msg, "dir", e.Dir) },
 	}
 	if inPlace() {
-		o.At = e.Dir
+		o.At, o.Own = e.Dir, e.Own
 	}
 	return o
 }

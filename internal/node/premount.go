@@ -38,7 +38,7 @@ func (k *premounts) key(r MountRequest, ref tree.Ref) string { return r.Within +
 func sameSource(a, b MountRequest) bool {
 	return slices.Equal(a.Origins, b.Origins) && slices.Equal(a.Proxies, b.Proxies) && a.KeyFile == b.KeyFile && a.Credentials == b.Credentials &&
 		a.CAFile == b.CAFile && a.Profile == b.Profile && a.Backend == b.Backend && a.AllowRollback == b.AllowRollback && a.Namespace == b.Namespace &&
-		a.Record == b.Record && a.Eager == b.Eager && a.Background == b.Background
+		a.Record == b.Record && a.Eager == b.Eager && a.Background == b.Background && a.Own == b.Own
 }
 
 // premountNext begins to mount the tags that follow ref according to its bootstrap, for a

@@ -56,7 +56,7 @@ type openingReader struct {
 func (r openingReader) ReadAt(p []byte, off int64) (int, error) { return r.img.ReadAt(r.ctx, p, off) }
 
 func mount(dir string, img Image, opts Options, st state) (*Server, error) {
-	fs, err := newFileSystem(st, img)
+	fs, err := newFileSystem(st, img, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,8 @@ type Options struct {
 	// Private excludes other users. Otherwise all users may use a mount of root; a
 	// mount of an unprivileged user is always private.
 	Private bool
+	// Own shows all files of a tree as this user's.
+	Own bool
 	// Log is called with problems of the connection, if not nil.
 	Log func(msg string)
 }

@@ -54,7 +54,7 @@ func (s *Server) State() []byte {
 // for the dead server wait until the connection ends. Resume then refuses with
 // ErrKernel; closing dev gives all of them an error.
 func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
-	return resume(dev, st, img.Size(), opts, func(have state) (fileSystem, error) { return newFileSystem(have, img) })
+	return resume(dev, st, img.Size(), opts, func(have state) (fileSystem, error) { return newFileSystem(have, img, opts) })
 }
 
 // resume is Resume for the file system that serve returns.
@@ -98,12 +98,12 @@ func resume(dev *os.File, st []byte, size int64, opts Options, serve func(state)
 }
 
 // newFileSystem returns the file system for a connection of this state.
-func newFileSystem(st state, img Image) (fileSystem, error) {
+func newFileSystem(st state, img Image, opts Options) (fileSystem, error) {
 	switch st.Kind {
 	case kindImage:
 		return &imageFS{img: img, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}, nil
 	case kindTree:
-		return &treeFS{img: img}, nil
+		return &treeFS{img: img, own: opts.Own}, nil
 	}
 	return nil, &StateError{fmt.Sprintf("%q is not a kind of mount", st.Kind)}
 }

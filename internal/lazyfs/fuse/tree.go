@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,7 @@ import (
 // treeFS is the file system of the tree in an image.
 type treeFS struct {
 	img  Image
+	own  bool                        // all files belong to this user
 	open atomic.Pointer[erofs.Image] // its superblock, once read
 }
 
@@ -93,13 +95,16 @@ func (t *treeFS) attr(ctx context.Context, node uint64) (attr, error) {
 	if err != nil {
 		return attr{}, err
 	}
-	return attrOf(im, nidOf(im, node))
+	return t.attrOf(im, nidOf(im, node))
 }
 
-func attrOf(im *erofs.Image, nid uint64) (attr, error) {
+func (t *treeFS) attrOf(im *erofs.Image, nid uint64) (attr, error) {
 	i, err := im.Inode(nid)
 	if err != nil {
 		return attr{}, treeErr(err)
+	}
+	if t.own {
+		i.UID, i.GID = uint32(os.Geteuid()), uint32(os.Getegid())
 	}
 	ts := unix.Timespec{Sec: i.Sec, Nsec: int64(i.Nsec)}
 	return attr{
@@ -135,7 +140,7 @@ func (t *treeFS) lookup(ctx context.Context, dir uint64, name string) (uint64, a
 			return 0, attr{}, treeErr(err)
 		}
 	}
-	a, err := attrOf(im, nid)
+	a, err := t.attrOf(im, nid)
 	return nodeOf(im, nid), a, err
 }
 

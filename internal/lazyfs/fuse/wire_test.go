@@ -327,3 +327,21 @@ func TestErrno(t *testing.T) {
 		}
 	}
 }
+
+// TestOwn checks that the files of a tree belong to this user where a mount asks for that.
+func TestOwn(t *testing.T) {
+	var b bytes.Buffer
+	if _, err := erofs.Write(&b, &erofs.Node{Mode: unix.S_IFDIR | 0o755, UID: 12, GID: 34}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for own, want := range map[bool][2]uint32{false: {12, 34}, true: {uint32(os.Geteuid()), uint32(os.Getegid())}} {
+		fs, err := newFileSystem(state{Kind: kindTree}, memory(b.Bytes()), Options{Own: own})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := fs.attr(t.Context(), rootID)
+		if got := [2]uint32{a.uid, a.gid}; err != nil || got != want {
+			t.Errorf("with own %v the owner is %v, %v, want %v", own, got, err, want)
+		}
+	}
+}

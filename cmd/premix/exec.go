@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +39,8 @@ func (a *app) execCommand() *cobra.Command {
 		Long: `Mount the root of an image, and run a command in it with runc: with the image's
 environment, user and working directory, while the image arrives. Files that the
 command writes in the root are removed afterwards. premix exits with the status of the
-command. Without CMD the image's own command is run. It needs root.
+command. Without CMD the image's own command is run. An ordinary user's command runs
+in a user namespace, as root of the image.
 
   premix exec --store /srv/store --bind $PWD:/data biodepot/star:2.7 -- STAR --version`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -104,28 +103,19 @@ command. Without CMD the image's own command is run. It needs root.
 func (a *app) attachImage(ref tree.Ref, t *treeFlags, r *bundle.Request) error {
 	ctx, done := storeContext()
 	defer done()
-	record, err := a.attach(ctx, t, image.RecordRef(ref))
+	record, err := a.mounted(ctx, t, image.RecordRef(ref), "")
 	if err != nil {
 		return err
 	}
-	if r.Image, err = image.Open(record); err != nil {
+	if r.Image, err = image.Open(record.Dir); err != nil {
 		return err
 	}
-	r.Root, err = a.attach(ctx, t, tree.Ref{Name: ref.Name, Digest: r.Image.Root})
-	return err
-}
-
-func (a *app) attach(ctx context.Context, t *treeFlags, ref tree.Ref) (string, error) {
-	began := time.Now()
-	m, err := node.Attach(ctx, t.request(ref.String()))
+	root, err := a.attached(ctx, t.root(tree.Ref{Name: ref.Name, Digest: r.Image.Root}))
 	if err != nil {
-		return "", err
+		return err
 	}
-	// The note of an existing mount was printed when it was made.
-	if m.Note != "" && m.Since.After(began) {
-		fmt.Fprintf(a.notes(), "note: %s\n", m.Note)
-	}
-	return m.Dir, nil
+	r.Root = root.Dir
+	return nil
 }
 
 // parseBinds reads SRC:DST[:ro].

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,6 +75,14 @@ func (t *treeFlags) request(ref string) node.MountRequest {
 	}
 }
 
+// root returns the request for the root of an image. In the containers of an ordinary user all
+// files belong to root, which is that user.
+func (t *treeFlags) root(ref tree.Ref) node.MountRequest {
+	r := t.request(ref.String())
+	r.Own = os.Geteuid() != 0
+	return r
+}
+
 // sources returns the sources of the trees, the repositories and the image that a recipe
 // names.
 func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
@@ -111,7 +120,9 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 			if err != nil {
 				return nil, err
 			}
-			root, err := a.mounted(ctx, t, tree.Ref{Name: ref.Name, Digest: im.Root}, t.recordImage)
+			r := t.root(tree.Ref{Name: ref.Name, Digest: im.Root})
+			r.Record = t.recordImage
+			root, err := a.attached(ctx, r)
 			if err != nil {
 				return nil, err
 			}

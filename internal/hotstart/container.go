@@ -50,25 +50,28 @@ func OpenImage(digest string, im *image.Image, root, bundles string) (*Image, er
 	if err != nil {
 		return nil, err
 	}
+	if err := account.Mapped(); err != nil {
+		return nil, noContainers(err)
+	}
 	return &Image{Digest: digest, Image: im, Root: root, Bundles: bundles, Account: account}, nil
 }
 
 // NoContainers returns nil if tools can run in containers on this machine, and an
 // *Unavailable with the reason if they cannot.
 func NoContainers() error {
-	if os.Geteuid() != 0 {
-		return &Unavailable{Kind: Cold, Reason: "the recipe names an image, and only root can run a tool in a container",
-			HintText: "run premix as root or through sudo, or install the tool and remove `image` from the recipe"}
-	}
 	if err := bundle.Possible(); err != nil {
-		u := &Unavailable{Kind: Cold, Reason: "the recipe names an image: " + err.Error()}
-		var known *image.Error
-		if errors.As(err, &known) {
-			u.HintText = known.HintText
-		}
-		return u
+		return noContainers(err)
 	}
 	return nil
+}
+
+func noContainers(err error) error {
+	u := &Unavailable{Kind: Cold, Reason: "the recipe names an image: " + err.Error()}
+	var known *image.Error
+	if errors.As(err, &known) {
+		u.HintText = known.HintText
+	}
+	return u
 }
 
 // request returns the properties of the containers of this Spec. Only the task's
@@ -102,7 +105,7 @@ func (c *containerConfig) prepareContainer(spec Spec) (*bundle.Bundle, error) {
 
 // give makes the image's user the owner of a task's directory and of all files in it.
 func (spec Spec) give(dir string) error {
-	if spec.Image == nil {
+	if spec.Image == nil || os.Geteuid() != 0 { // an ordinary user is the image's user
 		return nil
 	}
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -233,6 +236,63 @@ func (s *supervisor) checkShared() error {
 // upperName is the directory of a snapshot with the files that the tool had written to
 // the root of its container.
 const upperName = "upper"
+
+// showFixedDir makes FixedDir in this mount namespace, for a user who may not make it in the
+// machine's. It replaces /run by a directory in memory, in which the entries are bind mounts.
+// scratch is an empty directory.
+func showFixedDir(scratch string) error {
+	if err := unix.Mount("premix", scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	const run, parent = "/run", "/run/premix" // of FixedDir
+	inside := filepath.Join(scratch, "premix")
+	if err := errors.Join(bindEntries(run, scratch, parent), os.Mkdir(inside, 0o755), bindEntries(parent, inside, FixedDir), os.Mkdir(filepath.Join(inside, filepath.Base(FixedDir)), 0o755)); err != nil {
+		return err
+	}
+	if err := unix.Mount(scratch, run, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return &os.PathError{Op: "bind", Path: run, Err: err}
+	}
+	return nil
+}
+
+// bindEntries binds the entries of a directory, if it exists, into another one, but for one path.
+func bindEntries(from, to, but string) error {
+	entries, err := os.ReadDir(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		if src == but {
+			continue
+		}
+		if e.Type() == fs.ModeSymlink {
+			target, err := os.Readlink(src)
+			if err == nil {
+				err = os.Symlink(target, dst)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if e.IsDir() {
+			err = os.Mkdir(dst, 0o755)
+		} else {
+			err = os.WriteFile(dst, nil, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		if err := unix.Mount(src, dst, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return &os.PathError{Op: "bind", Path: src, Err: err}
+		}
+	}
+	return nil
+}
 
 // copyUpper copies the upper layer of an overlay: owners, attributes and whiteouts
 // included (docs.kernel.org/filesystems/overlayfs.html).

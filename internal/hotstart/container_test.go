@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,10 +22,13 @@ import (
 	"premix/internal/image/bundle"
 )
 
-// needContainers skips a test that needs root. With root, runc must be installed.
+// needContainers fails a test where runc is not installed, or an ordinary user cannot make user
+// namespaces.
 func needContainers(t *testing.T) {
 	t.Helper()
-	needNamespaces(t)
+	if os.Geteuid() == 0 {
+		needNamespaces(t)
+	}
 	if err := bundle.Possible(); err != nil {
 		t.Fatalf("no containers: %v (`make setup` installs runc)", err)
 	}
@@ -135,6 +139,9 @@ func TestEveryKindInAContainer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			im := newImage(t, c.user)
+			if err := im.Mapped(); err != nil {
+				t.Skip(err)
+			}
 			spec := imageSpec(im, append(c.args, "input")...)
 			if i := slices.Index(spec.Argv, "DATA"); i > 0 {
 				spec.Argv[i] = filepath.Join(t.TempDir(), "index")
@@ -357,4 +364,42 @@ func containerVictim(root, dir string) int {
 	}
 	fmt.Println("started")
 	select {}
+}
+
+// TestFixedDir shows FixedDir where its parent does not have it, with all else in /run.
+func TestFixedDir(t *testing.T) {
+	needNamespaces(t)
+	scratch := t.TempDir()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread has other mounts
+		done <- func() error {
+			if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+				unix.Mount("test", "/run", "tmpfs", 0, "")); err != nil {
+				return err
+			}
+			if err := errors.Join(os.MkdirAll("/run/premix/other", 0o755), os.Mkdir("/run/dir", 0o755), os.WriteFile("/run/dir/file", []byte("text"), 0o644),
+				os.WriteFile("/run/pid", []byte("1"), 0o644), os.Symlink("dir/file", "/run/link")); err != nil {
+				return err
+			}
+			if err := showFixedDir(scratch); err != nil {
+				return err
+			}
+			link, err := os.ReadFile("/run/link")
+			pid, err2 := os.ReadFile("/run/pid")
+			if err := errors.Join(err, err2, os.WriteFile(filepath.Join(FixedDir, "new"), nil, 0o644)); err != nil {
+				return err
+			}
+			if _, err := os.Stat("/run/premix/other"); err != nil {
+				return err
+			}
+			if string(link) != "text" || string(pid) != "1" {
+				return fmt.Errorf("/run has %q and %q", link, pid)
+			}
+			return nil
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

@@ -79,10 +79,10 @@ func checkPtrace(supported error, try func() (hint string, err error)) Check {
 // howToContain returns the hint for a machine without containers.
 func howToContain(err error) string {
 	var known *image.Error
-	if errors.As(err, &known) && os.Geteuid() == 0 {
+	if errors.As(err, &known) {
 		return known.HintText
 	}
-	return "run premix as root or through sudo, and install runc: sudo apt-get install -y --no-install-recommends runc"
+	return "install runc: sudo apt-get install -y --no-install-recommends runc"
 }
 
 func detail(err error, ok string) string {

@@ -423,7 +423,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=40m", // with PREMIX_SOAK
-		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestRefused|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch|TestSupervisorKilledBetweenTasks|TestSignalTooLate|TestManyStarts|TestKilledParts|TestEarlyLooks|TestUndeclared|TestKeepsFacts|TestKeepsStatus|TestKeepsWorkingDirectory)$")
+		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestRefused|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch|TestSupervisorKilledBetweenTasks|TestSignalTooLate|TestManyStarts|TestKilledParts|TestEarlyLooks|TestUndeclared|TestKeepsFacts|TestKeepsStatus|TestKeepsWorkingDirectory|TestEveryKindInAContainer|TestKilledContainers|TestContainerThatCannotBe)$")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -431,8 +431,8 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
 	}
-	if n := strings.Count(string(out), "\n--- PASS:"); n != 23 {
-		t.Errorf("%d of 23 tests passed as an ordinary user:\n%s", n, out)
+	if n := strings.Count(string(out), "\n--- PASS:"); n != 26 {
+		t.Errorf("%d of 26 tests passed as an ordinary user:\n%s", n, out)
 	}
 }
 

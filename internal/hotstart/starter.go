@@ -109,7 +109,7 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	if spec.Ready.Kind == "" {
 		spec.Ready.Kind = ReadyOpen
 	}
-	return &Starter{spec: spec, opt: opt, host: probeHost(), kind: Cold, reason: "not prepared"}, nil
+	return &Starter{spec: spec, opt: opt, host: hostOf(spec), kind: Cold, reason: "not prepared"}, nil
 }
 
 // CheckStore returns an error if snapshots cannot be kept in a directory. It makes the
@@ -492,6 +492,14 @@ func probeHost() host {
 	} else if hint, err := canTrace(); err != nil {
 		h.noHot, h.hint = err.Error(), hint
 	}
+	return h
+}
+
+// hostOf is probeHost for the tasks of a Spec. Those of an image have namespaces also where the
+// user is not root.
+func hostOf(spec Spec) host {
+	h := probeHost()
+	h.namespaces = h.namespaces || spec.Image != nil && os.Geteuid() != 0
 	return h
 }
 

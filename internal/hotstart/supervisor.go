@@ -340,6 +340,12 @@ func (s *supervisor) enterNamespaces() error {
 		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 			return fmt.Errorf("mount /proc: %w", err)
 		}
+		if _, err := os.Lstat(FixedDir); err != nil {
+			scratch := filepath.Join(s.cfg.Container.Bundle, "run")
+			if err := errors.Join(os.Mkdir(scratch, 0o700), showFixedDir(scratch)); err != nil {
+				return fmt.Errorf("make %s: %w", FixedDir, err)
+			}
+		}
 	}
 	if err := unix.Mount(s.cfg.Task.Dir, FixedDir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s at %s: %w", s.cfg.Task.Dir, FixedDir, err)

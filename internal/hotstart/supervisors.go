@@ -135,7 +135,7 @@ var spawner = sync.OnceValue(func() chan func() {
 
 // openSupervisor gives a task to a supervisor. If the supervisor makes a container, it gets a new bundle.
 func (s *Starter) openSupervisor(cfg supervisorConfig) (*supervisorHandle, error) {
-	if cfg.Namespaces {
+	if cfg.Namespaces && os.Geteuid() == 0 {
 		if err := os.MkdirAll(FixedDir, 0o755); err != nil {
 			return nil, err
 		}
@@ -185,8 +185,8 @@ func spawnSupervisor(room *bundle.Bundle) (*supervisorProcess, error) {
 	if room != nil {
 		// With PID 1 the kernel ends the whole namespace. Without one the supervisor has
 		// to outlive premix for as long as it takes to end its processes.
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		cmd.SysProcAttr = bundle.Namespaces()
+		cmd.SysProcAttr.Setpgid = true
 	}
 	started := make(chan error)
 	spawner() <- func() { started <- cmd.Start() }

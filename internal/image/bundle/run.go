@@ -124,31 +124,15 @@ func Possible() error {
 
 func runtimePath() (string, error) {
 	if os.Geteuid() != 0 {
-		return "", &image.Error{Kind: image.Unavailable, Reason: "only root can run a command in an image", HintText: "sudo premix exec ..."}
-	}
-	groups, err := os.ReadFile("/proc/self/gid_map")
-	if err == nil && !mapped(string(groups), ttyGroup) {
-		return "", &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("a container's terminals belong to group %d, which this user namespace does not have", ttyGroup), HintText: "run premix as root outside of the user namespace"}
+		if err := canBeRoot(); err != nil {
+			return "", err
+		}
 	}
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		return "", &image.Error{Kind: image.Unavailable, Reason: "runc is not on PATH", HintText: "sudo apt-get install -y --no-install-recommends runc", Err: err}
 	}
 	return runc, nil
-}
-
-// ttyGroup is the group of terminals.
-const ttyGroup = 5
-
-// mapped reports whether an id is in a map of a user namespace (user_namespaces(7)).
-func mapped(ids string, id uint64) bool {
-	for line := range strings.Lines(ids) {
-		var first, outside, count uint64
-		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && id >= first && id-first < count {
-			return true
-		}
-	}
-	return false
 }
 
 // start starts the supervisor and waits for it.
@@ -163,13 +147,10 @@ func start(b string, lock *os.File) (int, error) {
 	supervisor.Args[0] = os.Args[0]
 	supervisor.Stdin, supervisor.Stdout, supervisor.Stderr = os.Stdin, os.Stdout, os.Stderr
 	supervisor.ExtraFiles = []*os.File{reporter, lock}
-	supervisor.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS,
-		Pdeathsig:  unix.SIGKILL,
-		// Ctrl-C reaches the whole foreground process group, and would be delivered
-		// twice. A process outside of the foreground cannot read from a terminal.
-		Setpgid: !tty,
-	}
+	supervisor.SysProcAttr = Namespaces()
+	// Ctrl-C reaches the whole foreground process group, and would be delivered twice. A
+	// process outside of the foreground cannot read from a terminal.
+	supervisor.SysProcAttr.Setpgid = !tty
 	// PR_SET_PDEATHSIG refers to the parent thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -63,6 +63,11 @@ func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 		}
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: b.Target, Type: "bind", Source: b.Source, Options: []string{"rbind", "rprivate", "nosuid", "nodev", how}})
 	}
+	if limited() {
+		if err := limit(s); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	if s.Linux.Seccomp, err = seccomp.GetDefaultProfile(s); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)

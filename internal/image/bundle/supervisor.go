@@ -127,6 +127,9 @@ func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper 
 		}
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(o.Request.Root), escape(upper), escape(work))
+	if limited() {
+		options += ",userxattr"
+	}
 	if err := unix.Mount("premix", root, "overlay", unix.MS_NODEV, options); err != nil {
 		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), HintText: "load overlayfs, if it is missing: sudo modprobe overlay", Err: err}
 		if o.Scratch != "" {

@@ -588,8 +588,12 @@ func TestCatalogue(t *testing.T) {
 	t.Setenv("PREMIX_HOME", t.TempDir())
 	calls.RecordStart(calls.Start{Tool: "bwa", Start: "cold"})
 	hot := newStarts(b.machine)
+	lostMounts(b)
+	pid := lostFiles(b)
+	lost := newLost(b.machine, nil, func(string) string { return "/a/run" })
+	t.Cleanup(lost.tree.close)
 	all := []watch.Collector{newHardware(b.machine), newDisk(b.machine), newNetwork(b.machine), newMounts(b.machine), newNFS(b.machine), newLustre(b.machine),
-		gpfsAnswers(b, &io, &waiters), group, tasks, hot, newProcesses(b.machine), store, scheduler, newSelf(w),
+		gpfsAnswers(b, &io, &waiters), group, tasks, hot, lost, newTakers(b.machine, func() map[int]bool { return nil }, func(int) string { return "sdb1" }), newProcesses(b.machine), store, scheduler, newSelf(w),
 		gpuAnswers(b), infinibandFiles(b), energyFiles(b), ipmiAnswers(b), jobstatsFiles(b), beegfsAnswers(b, &storage), zfsFiles(b)}
 	for _, c := range all {
 		b.look(c)
@@ -602,6 +606,8 @@ func TestCatalogue(t *testing.T) {
 	b.edit("sys/fs/cgroup/cpu/premix-7.1.1/3.1/cpu.stat", "nr_periods 10", "nr_periods 20")
 	const stats = "proc/fs/lustre/obdfilter/work-OST0000/job_stats"
 	b.edit(stats, "sum:         8392704", "sum:         8392904", "samples:           2, unit: usecs", "samples:           5, unit: usecs", "sum:               0, sumsq", "sum:               9, sumsq")
+	b.edit(fmt.Sprintf("proc/%d/stat", pid), "30 10 5 5", "9030 10 9005 5", " 2000 ", " 50000 ")
+	b.edit(fmt.Sprintf("proc/%d/io", pid), "write_bytes: 8192", "write_bytes: 9998192")
 	census.Started = census.Started.Add(time.Minute)
 	for range 2 {
 		for _, c := range all {

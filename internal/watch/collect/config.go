@@ -65,7 +65,7 @@ const (
 )
 
 // collectorNames are the collectors that can be configured.
-var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "jobstats", "gpfs", "beegfs", "zfs", "infiniband", "gpu", "energy", "ipmi", "cgroup", "task", "process", "store", "start", "slurm", "watch"}
+var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "jobstats", "gpfs", "beegfs", "zfs", "infiniband", "gpu", "energy", "ipmi", "cgroup", "lost", "program", "task", "process", "store", "start", "slurm", "watch"}
 
 // ReadConfig reads a configuration file. An error is a [problem.List] of all mistakes in
 // it.

@@ -44,4 +44,10 @@
 // are found from boards and work directories. The collector saves its positions in the
 // journals with some delay, so that after a kill it reports tasks twice, under the same
 // key, and misses none.
+//
+// # Lost time
+//
+// Collector lost looks at the threads of tasks between its turns, and collector program reads
+// all processes. Package explain computes from them which program delayed tasks, and for how
+// long.
 package collect

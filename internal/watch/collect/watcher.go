@@ -35,6 +35,7 @@ type Watcher struct {
 	turns []*turns
 	tasks *tasks
 	group *cgroups
+	lost  *lost
 	procs *processes // nil: processes are not recorded
 }
 
@@ -51,8 +52,10 @@ type Status struct {
 
 // Default intervals of collectors that need not run each second.
 const (
-	mountInterval = 10 * time.Second
-	gpfsInterval  = 10 * time.Second
+	mountInterval   = 10 * time.Second
+	lostInterval    = time.Second
+	programInterval = time.Second
+	gpfsInterval    = 10 * time.Second
 	// serverInterval is the interval of collectors that ask servers of a file system, or
 	// read their long files.
 	serverInterval = 10 * time.Second
@@ -87,6 +90,7 @@ func New(o Options) (*Watcher, error) {
 		wall: func() time.Time { return o.Clock.Now().Wall }}}
 	w.tasks = newTasks(w.m, o.Place, o.State, append(o.Config.Runs, o.Runs...))
 	w.group = newCgroups(w.m, o.Config.patterns, w.tasks.RunOf)
+	w.lost = newLost(w.m, o.Config.patterns, w.tasks.RunOf)
 	w.add(newHardware(w.m), o.Interval, nil)
 	w.add(newDisk(w.m), o.Interval, nil)
 	w.add(newNetwork(w.m), o.Interval, nil)
@@ -106,6 +110,8 @@ func New(o Options) (*Watcher, error) {
 	w.add(cards, max(o.Interval, gpuInterval), cards.present)
 	w.add(w.group, o.Interval, nil)
 	w.add(w.tasks, o.Interval, nil)
+	w.add(w.lost, max(o.Interval, lostInterval), nil)
+	w.add(newTakers(w.m, w.lost.Processes, w.lost.DeviceOf), max(o.Interval, programInterval), nil)
 	w.add(newStore(w.m), max(o.Interval, storeInterval), nil)
 	w.add(newStarts(w.m), max(o.Interval, startsInterval), nil)
 	interval := max(o.Interval, slurmInterval, o.Config.Collectors["slurm"].Interval)
@@ -159,6 +165,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	all.Go(func() { w.watchClock(ctx) })
 	if w.has("task") {
 		all.Go(func() { w.tasks.Follow(ctx, w.o.Sink) })
+	}
+	if w.has("lost") {
+		all.Go(func() { w.lost.Follow(ctx) })
 	}
 	if w.procs != nil {
 		all.Go(func() { w.procs.Follow(ctx, w.o.Sink) })

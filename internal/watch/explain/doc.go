@@ -1,4 +1,5 @@
-// Package explain finds the series that left their usual range first in a window of time.
+// Package explain finds the causes that delayed tasks in a window of time, and their costs.
+// Where no task is observed, it finds the series that left their usual range first.
 //
 // Words:
 //
@@ -10,14 +11,28 @@
 //     history, against the same hour of earlier days.
 //   - An excursion is a stretch of time in which a series stays outside. Its
 //     onset is the time at which it left.
-//   - A finding is a series with an excursion in the window that chance does
+//   - A loss is the time in which tasks did not proceed, by cause (task.lost of package
+//     collect). A cost is the part of a loss that exceeds the usual one, in seconds of the
+//     tasks. A taker is a program that used more of the lost resource than usual.
+//   - A finding is a cause with a cost. Without observed tasks, it is a series with an excursion in the window that chance does
 //     not explain, and that is trouble or comes with trouble.
 //   - Trouble means that a program waits or is slower, or that something fails or has
 //     reached its capacity. Work is the amount done or held: bytes, packets,
 //     requests, memory. Queues of disks are work where the kernel reports waiting
 //     (PSI), and trouble where it does not.
-//   - A note is an excursion without trouble: work that began after all trouble,
-//     or was over half a minute before it.
+//   - A note is an excursion without a known cost, or without trouble: work that began
+//     after all trouble, or was over half a minute before it.
+//
+// # Costs
+//
+// A loss counts if its part of the tasks' time exceeds the median of the stretches of the
+// baseline by leastShare, and by beyond times the distance of the greatest stretch from the
+// median; or, for a disk, if the use of the disk exceeds that of all stretches. Stretches are
+// as long as the window. Each loss is split between its takers in proportion to their
+// additional use. The cause's kind follows from the use: small writes, large ones, a file
+// system that fills, short processes. Parts of one cause are joined, and the greatest cost
+// comes first. A loss that no taker explains is stated in [Lost], and has no finding. So a
+// busy machine whose load does not change has none, and load that comes and goes has.
 //
 // # Detection ln(n/a)V/4, where n is the number of points tested in all series together and
 // a the accepted chance of a false alarm in the whole window (1 %): the sum of noise

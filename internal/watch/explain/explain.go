@@ -51,7 +51,8 @@ type Report struct {
 	Excepted int       `json:"excepted"` // series that the caller excluded
 	Omitted  int       `json:"omitted"`  // findings beyond the limit
 	Findings []Finding `json:"findings"`
-	Notes    []Finding `json:"notes"` // series that left their usual range without trouble
+	Notes    []Finding `json:"notes"` // series that left their usual range without trouble, or without a known cost
+	Lost     Lost      `json:"lost"`  // the time that tasks lost
 }
 
 // Finding is a series that left its usual range. In JSON, Series is its name and labels, as
@@ -70,6 +71,12 @@ type Finding struct {
 	Seen       float64    // the extreme value
 	Sentence   string     // for people, in the time zone of Window.Start
 	Tasks      []string   // keys of the affected tasks
+
+	Kind        Kind    // of the cause; "" for a finding without a cost
+	By          string  // the program that caused it, with its cgroup; "" if it is not known
+	CostSeconds float64 // time that tasks lost to it beyond the usual
+	evidence    string
+	waits       []string
 
 	step     string // step of the tasks whose series this is, or
 	run      string
@@ -100,7 +107,10 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 		Seen     float64           `json:"seen"`
 		Sentence string            `json:"sentence"`
 		Tasks    []string          `json:"tasks"`
-	}{f.Series.Name, labels, f.Unit, f.Layer, f.Thing, f.Quantity, f.Began, f.Until, f.LagSeconds, math.Round(f.Score*100) / 100, f.Usual, f.Seen, f.Sentence, append([]string{}, f.Tasks...)})
+		Kind     Kind              `json:"kind"`
+		By       string            `json:"by"`
+		Cost     float64           `json:"cost_seconds"`
+	}{f.Series.Name, labels, f.Unit, f.Layer, f.Thing, f.Quantity, f.Began, f.Until, f.LagSeconds, math.Round(f.Score*100) / 100, f.Usual, f.Seen, f.Sentence, append([]string{}, f.Tasks...), f.Kind, f.By, math.Round(f.CostSeconds*1000) / 1000})
 }
 
 // WindowError is returned for a window that cannot be explained.
@@ -157,6 +167,9 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	}
 	count := map[string]int{}
 	for _, i := range infos {
+		if forCosts(i.ID.Name) {
+			continue
+		}
 		if i.First.Before(w.Start) && !i.Last.Before(s.Baseline.Start) {
 			count[i.ID.Name]++
 		}
@@ -201,6 +214,9 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	}
 	s.Notes = s.Notes[:min(len(s.Notes), limit)]
 	s.tell()
+	if err := s.charge(ctx); err != nil {
+		return Report{}, err
+	}
 	return s.Report, nil
 }
 

@@ -134,13 +134,25 @@ func (s *search) ofTasks() []line {
 func (s *search) affected(step, run string, from, to time.Time) []string {
 	var list []watch.Task
 	for _, t := range s.tasks {
-		if (step == "" || t.Step == step) && (run == "" || t.Run == run) && t.Began.Before(to) && (t.End.IsZero() || t.End.After(from)) {
+		if (step == "" || t.Step == step) && (run == "" || t.Run == run) {
+			list = append(list, t)
+		}
+	}
+	return affected(list, from, to, s.Window.End)
+}
+
+// affected returns the keys of the tasks that ran from one time to another, longest first.
+// Tasks that run still have lasted until now.
+func affected(tasks []watch.Task, from, to, now time.Time) []string {
+	var list []watch.Task
+	for _, t := range tasks {
+		if t.Began.Before(to) && (t.End.IsZero() || t.End.After(from)) {
 			list = append(list, t)
 		}
 	}
 	length := func(t watch.Task) time.Duration {
 		if t.End.IsZero() {
-			return s.Window.End.Sub(t.Began)
+			return now.Sub(t.Began)
 		}
 		return t.End.Sub(t.Began)
 	}

@@ -177,14 +177,17 @@ export function timeline(root) {
     if (told !== key) return;
     const list = report.findings;
     const first = list.length ? Date.parse(list[0].began) : 0;
-    side.replaceChildren(sideHead("What left its usual range first"),
+    const lost = report.lost.observed_seconds > 0 ? report.lost : null;
+    side.replaceChildren(sideHead(lost ? "What delayed tasks" : "What left its usual range first"),
       h("p", { class: "soft" }, `${format.clock(a)} – ${format.clock(b)}, compared with ${format.seconds((Date.parse(report.baseline.end) - Date.parse(report.baseline.start)) / 1000)} before; ${report.series} series`),
+      lost ? h("p", { class: "soft" }, `Tasks lost ${format.value(lost.share, "ratio")} of their time; before, ${format.value(lost.usual_share, "ratio")}.`) : "",
       leftOut(),
       list.length
         ? h("ol", { class: "findings" }, list.map((f, i) => finding(f, i, first)))
+        : lost ? h("div", { class: "empty" }, h("h2", {}, "No cause"), h("p", {}, "Nothing cost tasks much more of their time than before."))
         : h("div", { class: "empty" }, h("h2", {}, report.notes.length ? "No trouble" : "Nothing unusual"), h("p", {}, report.notes.length ? "Some series left their usual range, and nothing waited or failed." : `All ${report.series} series stayed within what is usual for them.`), report.usual ? h("p", { class: "soft" }, `${report.usual} did what they do at this hour, or now and then.`) : ""),
       report.omitted ? h("p", { class: "soft" }, `and ${report.omitted} more`) : "",
-      report.notes.length ? h("h3", {}, "Unusual, but nobody's trouble") : "",
+      report.notes.length ? h("h3", {}, lost ? "Unusual, without a measured cost" : "Unusual, but nobody's trouble") : "",
       report.notes.length ? h("ol", { class: "findings" }, report.notes.map((f) => finding(f, -1, first))) : "",
       report.young ? h("p", { class: "soft" }, `${report.young} series have too little history to be compared.`) : "");
     say(list.length ? `${list.length} findings. First: ${list[0].sentence}` : "nothing unusual");
@@ -217,9 +220,9 @@ export function timeline(root) {
     };
     return h("li", { class: "finding layer-" + f.layer + (i === 0 ? " first" : "") },
       h("button", { onclick: open },
-        h("span", { class: "when" }, i <= 0 ? format.clock(Date.parse(f.began)) : lag < 0.5 ? "same time" : "+" + format.seconds(lag)),
+        h("span", { class: "when" }, f.kind ? format.seconds(f.cost_seconds) : i <= 0 ? format.clock(Date.parse(f.began)) : lag < 0.5 ? "same time" : "+" + format.seconds(lag)),
         h("span", { class: "what" }, h("i", { class: "layer", "aria-hidden": "true" }), h("b", {}, f.thing), h("span", {}, " " + f.quantity)),
-        i === 0 ? h("span", { class: "sentence" }, f.sentence + ".")
+        i === 0 || f.kind ? h("span", { class: "sentence" }, f.sentence + ".")
           : h("span", { class: "how soft" }, `usually ${format.range(f.usual, f.unit)}, ${f.seen < f.usual[0] ? "fell to" : "reached"} `, h("b", {}, format.value(f.seen, f.unit)))),
       f.tasks.length && i === 0 ? h("p", { class: "soft" }, h("a", { href: address({ page: "tasks" }) }, `${f.tasks.length}${f.tasks.length >= 20 ? " or more" : ""} tasks`), " felt it") : "",
       h("button", { class: "quiet except", "aria-label": `Explain without ${f.thing} ${f.quantity}`, onclick: () => set({ without: [...known(), selector(f.name, f.labels)].join("\n") }) }, "Explain without this"));

@@ -58,44 +58,36 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	defer w.Close()
 	p := &tree.Profile{Tree: recorded.Tree}
 	seen := map[int]bool{}
-	var touched []tree.Part // as recorded
+	var parts []recordedPart
+	var touched []tree.Part
 	for _, part := range recorded.Parts {
 		i := part.Chunk
 		if seen[i] || i < 0 || i >= len(t.chunks) || t.chunks[i].Hole() {
 			continue
 		}
 		seen[i] = true
-		p.Parts = append(p.Parts, worthwhile(part, t.chunks[i].Size))
-		touched = append(touched, part)
+		one := recordedPart{Part: worthwhile(part, t.chunks[i].Size), touched: part}
+		if one.size, one.weight, err = t.expect(one.Part); err != nil {
+			return nil, err
+		}
+		parts, touched = append(parts, one), append(touched, part)
 	}
 	files, err := t.files(t.among(touched))
 	if err != nil {
 		return nil, damage("tree "+p.Tree.Short(), err)
 	}
-	b := &bundler{w: w, t: t, p: p, files: files}
-	var all spans
-	for i, part := range p.Parts {
-		size, weight, err := b.expect(part)
-		if err != nil {
-			return nil, err
-		}
-		b.total += size
-		b.weight += weight
-		for _, r := range t.blocks(touched[i]) {
-			all.add(files, t.m.Meta, r.from, r.to)
-		}
-	}
-	b.few = bundlesFor(len(all.order))
-	for i, part := range p.Parts {
+	for _, row := range deal(parts) {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if err := b.add(part, touched[i]); err != nil {
+		b, err := w.bundle(t, files, row)
+		if err != nil {
 			return nil, err
 		}
-	}
-	if err := b.flush(); err != nil {
-		return nil, err
+		p.Bundles = append(p.Bundles, b)
+		for _, part := range row {
+			p.Parts = append(p.Parts, part.Part)
+		}
 	}
 	content, err := p.Marshal()
 	if err != nil {
@@ -139,123 +131,103 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 	return tree.Part{Chunk: p.Chunk, Runs: runs}
 }
 
-// firstBundle is the size of the content of a profile's first bundle, if more than one
-// part fits into it. The first bundle comes with the bootstrap of a tag: it has the data
-// that the mount itself reads, and the data that a program reads first.
-const firstBundle = 256 << 10
+// recordedPart is a part of a chunk on its way into a bundle.
+type recordedPart struct {
+	tree.Part
+	touched tree.Part // as it was recorded
+	size    int64     // of its slice, bytes
+	weight  int64     // an estimate of the size of its stored form, which is what is transferred
+}
 
-// A start of usual size, up to fewBytes of parts, has fewBundles further bundles. If it
-// touches many files, it has one for each perBundle files, up to manyBundles, counting
-// the one in the bootstrap. Each bundle has its own connection, and all are requested at
-// once. More bundles would arrive sooner, since connections are slow at first, but cost
-// more requests. A program continues with the data that has arrived; so the first
-// bundles are smaller, and arrive soon.
-// requests. A start runs on what it has, so that the first is shorter, and soon there.
 const (
-	fewBundles  = 4
-	manyBundles = 7
-	perBundle   = 20
-	fewBytes    = 20 << 20
+	// firstBundle is the size of the content of a profile's first bundle, if more than one
+	// part fits into it. The first bundle comes with the bootstrap of a tag: it has the
+	// data that the mount itself reads, and the data that a program reads first.
+	firstBundle = 256 << 10
+	// bundlesAtOnce is the largest number of further bundles that are fetched at the same
+	// time, each over its own connection: with the connection of the bootstrap, eight.
+	bundlesAtOnce = 7
+	// leastBundle is the least mean weight of these, in bytes. A connection carries about
+	// as much in its first two round trips.
+	leastBundle = 40 << 10
 )
 
-// bundlesFor returns the number of bundles, after the first, for a start that touches
-// this many files.
-func bundlesFor(files int) int {
-	return min(max(fewBundles, files/perBundle-1), manyBundles)
-}
-
-// portion returns the size of bundle k in relation to bundle 1: later bundles are larger.
-func portion(k int) int64 { return int64(min(k, 3)) }
-
-// bundler packs parts of chunks into bundles.
-type bundler struct {
-	w     *Writer
-	t     *Tree
-	p     *tree.Profile
-	files files
-	few   int   // number of bundles for a start of usual size, without the first
-	total int64 // bytes of all parts
-	// The stored form is what is transferred. Its size is not known before a bundle is
-	// complete: it is estimated from the stored forms of the chunks.
-	weight     int64 // of all parts
-	done       int64 // weight of the parts in completed bundles
-	openWeight int64 // weight of the parts in the open bundle
-	open       tree.Bundle
-	row        []byte
-	spans      spans // of the open bundle
-}
-
-// full reports whether the open bundle is complete, so that a part of size bytes goes
-// into the next one.
-func (b *bundler) full(size int64) bool {
-	have := int64(len(b.row)) + size
-	n := len(b.p.Bundles)
-	switch {
-	case have > tree.MaxBundle:
-		return true
-	case n == 0:
-		return have > firstBundle
-	case b.total <= tree.MaxBundle: // several would save little time
-		return false
-	case b.total > fewBytes:
-		return have > 1<<20<<min(n, 10)
-	case n >= b.few:
-		return false
+// deal distributes parts among bundles, and returns the parts of each bundle.
+//
+// A connection is slow at first, and carries twice as much in each round trip as in the one
+// before. So the parts, in order of first touch, are dealt out to bundles that are fetched
+// at the same time, each part to the bundle with the least weight so far: a program, which
+// continues with the data that has arrived, then waits for as few round trips as the
+// connections together permit. A bundle that is full is followed by another one.
+func deal(parts []recordedPart) [][]recordedPart {
+	if len(parts) == 0 {
+		return nil
 	}
-	all := int64(0)
-	for k := n; k <= b.few; k++ {
-		all += portion(k)
+	first, content := 1, parts[0].size
+	for first < len(parts) && content+parts[first].size <= firstBundle {
+		content += parts[first].size
+		first++
 	}
-	return b.openWeight*all >= (b.weight-b.done)*portion(n)
+	bundles := [][]recordedPart{parts[:first]}
+	parts = parts[first:]
+	var all int64
+	for _, part := range parts {
+		all += part.weight
+	}
+	type open struct {
+		row          []recordedPart
+		size, weight int64 // weight: also of the bundles before it
+	}
+	rows := make([]open, min(max(1, all/leastBundle), bundlesAtOnce))
+	for _, part := range parts {
+		least := &rows[0]
+		for i := range rows {
+			if rows[i].weight < least.weight {
+				least = &rows[i]
+			}
+		}
+		if least.size+part.size > tree.MaxBundle {
+			bundles = append(bundles, least.row)
+			least.row, least.size = nil, 0
+		}
+		least.row = append(least.row, part)
+		least.size += part.size
+		least.weight += part.weight
+	}
+	for _, one := range rows {
+		if len(one.row) > 0 {
+			bundles = append(bundles, one.row)
+		}
+	}
+	return bundles
 }
 
-// expect returns the size of a part, and an estimate of the size of its stored form.
-func (b *bundler) expect(part tree.Part) (size, weight int64, err error) {
-	c := b.t.chunks[part.Chunk]
+// expect returns the size of a part's slice, and an estimate of the size of its stored form.
+func (t *Tree) expect(part tree.Part) (size, weight int64, err error) {
+	c := t.chunks[part.Chunk]
 	size = part.Size(c.Size)
-	stored, err := os.Stat(b.t.s.path(c.Digest.Path()))
+	stored, err := os.Stat(t.s.path(c.Digest.Path()))
 	if err != nil {
-		return 0, 0, accessError(b.t.s.dir, err)
+		return 0, 0, accessError(t.s.dir, err)
 	}
 	return size, max(1, size*stored.Size()/c.Size), nil
 }
 
-// add adds a part to the open bundle. touched is the recorded part.
-func (b *bundler) add(part, touched tree.Part) error {
-	c := b.t.chunks[part.Chunk]
-	content, err := b.t.s.Content(c.Digest, c.Size)
-	if err != nil {
-		return damage("tree "+b.t.digest.Short(), fmt.Errorf("chunk %d: %w", part.Chunk, err))
-	}
-	size, weight, err := b.expect(part)
-	if err != nil {
-		return err
-	}
-	if len(b.row) > 0 && b.full(size) {
-		if err := b.flush(); err != nil {
-			return err
+// bundle writes a bundle of parts.
+func (w *Writer) bundle(t *Tree, files files, parts []recordedPart) (tree.Bundle, error) {
+	var content []byte
+	var spans spans
+	for _, part := range parts {
+		c := t.chunks[part.Chunk]
+		chunk, err := t.s.Content(c.Digest, c.Size)
+		if err != nil {
+			return tree.Bundle{}, damage("tree "+t.digest.Short(), fmt.Errorf("chunk %d: %w", part.Chunk, err))
+		}
+		content = object.AppendSlice(content, chunk, part.Slice(c.Size))
+		for _, r := range t.blocks(part.touched) {
+			spans.add(files, t.m.Meta, r.from, r.to)
 		}
 	}
-	b.row = object.AppendSlice(b.row, content, part.Slice(c.Size))
-	b.open.Parts++
-	b.openWeight += weight
-	for _, r := range b.t.blocks(touched) {
-		b.spans.add(b.files, b.t.m.Meta, r.from, r.to)
-	}
-	return nil
-}
-
-func (b *bundler) flush() error {
-	if len(b.row) == 0 {
-		return nil
-	}
-	d, err := b.w.putDense(b.row)
-	if err != nil {
-		return err
-	}
-	b.open.Digest, b.open.Size, b.open.Spans = d, int64(len(b.row)), b.spans.list()
-	b.p.Bundles = append(b.p.Bundles, b.open)
-	b.done += b.openWeight
-	b.open, b.row, b.spans, b.openWeight = tree.Bundle{}, b.row[:0], spans{}, 0
-	return nil
+	d, err := w.putDense(content)
+	return tree.Bundle{Digest: d, Size: int64(len(content)), Parts: len(parts), Spans: spans.list()}, err
 }

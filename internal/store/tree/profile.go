@@ -23,11 +23,12 @@ const (
 	maxProfile = 1 << 22
 )
 
-// Profile lists the parts of a tree that a program touched while it started, in order.
+// Profile lists the parts of a tree that a program touched while it started, in order of
+// first touch. If it has bundles, this is the order within each of them.
 type Profile struct {
 	Format  string        `json:"format"`
 	Tree    object.Digest `json:"tree"`
-	Parts   []Part        `json:"parts"`             // in order of first touch, each chunk once
+	Parts   []Part        `json:"parts"`             // each chunk once
 	Bundles []Bundle      `json:"bundles,omitempty"` // of the first of these parts; none in a profile before its bundles are made
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"premix/internal/store/object"
@@ -17,8 +18,9 @@ import (
 
 // HTTP is the origin of a store behind a web server; any server of files will do.
 type HTTP struct {
-	base *url.URL
-	web  *web
+	base  *url.URL
+	web   *web
+	plain atomic.Bool // files are not requested in pieces: that has failed
 }
 
 // NewHTTP returns the origin of the store whose root is at u.
@@ -34,7 +36,7 @@ func NewHTTP(u *url.URL, o Options) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &HTTP{&base, &web{name: base.String(), routes: routes, o: o, slots: make(chan struct{}, o.Connections)}}, nil
+	return &HTTP{base: &base, web: &web{name: base.String(), routes: routes, o: o, slots: make(chan struct{}, o.Connections)}}, nil
 }
 
 func (h *HTTP) String() string { return h.web.name }
@@ -55,13 +57,29 @@ func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 }
 
 // Bootstrap returns a file like File, and calls got with the bytes received so far
-// whenever there are more. Usually many requests follow it: spare connections for them
-// are opened at the same time, unless there are some.
+// whenever there are more. Usually many requests follow it: connections for them are opened
+// at the same time, unless there are some, and fetch the file in pieces.
 func (h *HTTP) Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
+	req := request{name: "opening", url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}, got: got}
+	if h.inPieces() {
+		b, err := h.web.inPieces(ctx, h.web.routes[0], req)
+		if !errors.Is(err, errPieces) {
+			return b, err
+		}
+		h.plain.Store(true)
+	}
 	for _, r := range h.web.routes {
 		r.spare.want()
 	}
-	return h.web.get(ctx, request{name: "opening", url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}, got: got})
+	return h.web.get(ctx, req)
+}
+
+// inPieces reports whether a file is to be requested in pieces over new connections. A proxy
+// would not keep the pieces for other clients, and over TLS, where HTTP/2 is usual, all
+// requests have one connection.
+func (h *HTTP) inPieces() bool {
+	r := h.web.routes[0]
+	return h.base.Scheme == "http" && len(h.web.routes) == 1 && !r.proxied(h.base) && r.spare.cold() && !h.plain.Load()
 }
 
 func (h *HTTP) url(name string) string { return h.base.JoinPath(name).String() }
@@ -121,6 +139,7 @@ type request struct {
 	limit  int64 // of the body, bytes
 	offset int64 // of a range; meaningful where length is not 0
 	length int64 // exact length of the range; 0 for the whole
+	beyond bool  // the range may reach beyond the end, or begin there
 
 	got func(soFar []byte) // may be nil
 }
@@ -230,6 +249,9 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	// The body is closed without reading the rest: the connection of a wrong answer is
 	// not worth keeping.
 	defer resp.Body.Close()
+	if req.beyond && resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return nil, nil
+	}
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
 		_, err = fail(k, err)
 		if e, ok := errors.AsType[*Error](err); ok {
@@ -267,7 +289,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	default:
 		return fail(Truncated, err)
 	}
-	if req.length > 0 && int64(len(b)) != req.length {
+	if req.length > 0 && int64(len(b)) != req.length && !req.beyond {
 		return fail(Truncated, fmt.Errorf("%d of %d bytes", len(b), req.length))
 	}
 	return b, nil

@@ -18,6 +18,9 @@ import (
 // Direct in place of a proxy means that no proxy is used.
 const Direct = "DIRECT"
 
+// idleTime is how long a connection stays open unused.
+const idleTime = 90 * time.Second
+
 // maxRedirects is the number of redirects that a request may follow.
 const maxRedirects = 5
 
@@ -154,7 +157,7 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 				MaxConnsPerHost:        o.Connections,
 				MaxIdleConnsPerHost:    o.Connections,
 				MaxIdleConns:           2 * o.Connections,
-				IdleConnTimeout:        90 * time.Second,
+				IdleConnTimeout:        idleTime,
 				MaxResponseHeaderBytes: 64 << 10,
 				DisableCompression:     true,
 				ForceAttemptHTTP2:      true,

@@ -10,7 +10,7 @@ import (
 
 const (
 	// spares is the number of connections opened ahead.
-	spares = 6
+	spares = 7
 	// spareTime is how long such a connection stays open unused.
 	spareTime = time.Second
 )
@@ -20,23 +20,32 @@ const (
 type spare struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	mu    sync.Mutex
-	asked bool
-	ready map[string][]net.Conn // by network and address
+	mu     sync.Mutex
+	asked  bool
+	ready  map[string][]net.Conn // by network and address
+	dialed time.Time             // when the last connection was dialled
 }
 
 // want opens spare connections together with the next one that is dialled.
 func (s *spare) want() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked = true
-	s.mu.Unlock()
+}
+
+// cold reports whether there is probably no connection to use: none was dialled for so long
+// that idle ones are closed.
+func (s *spare) cold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.dialed) > idleTime
 }
 
 // DialContext has the form of http.Transport.DialContext.
 func (s *spare) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	s.mu.Lock()
 	key, asked := network+" "+address, s.asked
-	s.asked = false
+	s.asked, s.dialed = false, time.Now()
 	if list := s.ready[key]; len(list) > 0 {
 		c := list[len(list)-1]
 		s.ready[key] = list[:len(list)-1]

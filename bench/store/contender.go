@@ -53,11 +53,12 @@ func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
 		{"erofs", func() (contender, error) { return newErofs(l) }},
 		{"pull", func() (contender, error) { return &pull{lab: l}, nil }},
 		{"premix", func() (contender, error) { return newPremix(l, o.premix, "premix") }},
+		{"premix-other", func() (contender, error) { return newPremix(l, o.other, "premix-other") }},
 		{"premix-fuse", func() (contender, error) { return newPremix(l, o.premix, "premix-fuse") }},
 		{"stargz", func() (contender, error) { return newStargz(ctx, l) }},
 		{"nydus", func() (contender, error) { return newNydus(l, o.nydus) }},
 	} {
-		if !wanted(c.name) {
+		if !wanted(c.name) || c.name == "premix-other" && o.other == "" {
 			continue
 		}
 		made, err := c.make()

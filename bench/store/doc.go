@@ -31,6 +31,8 @@
 //	link    cold reads of the same over a link, against a plain download
 //	start   python3 with numpy, samtools, R over a link
 //	size    three successive versions of one image, as each contender keeps them
+//	names   a mount of a million names, and a walk through all of them; -other gives
+//	        another premix, such as a build without a check, to measure beside it
 //	cvmfs   mounts of CVMFS repositories over the link: a start that opens 600 files,
 //	        with and without a profile, and a listing of 50,000 names
 //	neighbours

@@ -36,7 +36,7 @@ func main() {
 }
 
 // verbs are the commands with which this program executes itself.
-var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain, "opens": opensMain, "names": namesMain, "digest": digestMain}
+var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain, "opens": opensMain, "names": namesMain, "walk": walkMain, "digest": digestMain}
 
 // part measures some of the figures.
 type part struct {
@@ -50,12 +50,13 @@ var parts = []part{
 	{"link", (*benchmark).link},
 	{"start", (*benchmark).starts},
 	{"size", (*benchmark).sizes},
+	{"names", (*benchmark).names},
 	{"cvmfs", (*benchmark).cvmfs},
 	{"neighbours", (*benchmark).neighbours},
 }
 
 type options struct {
-	work, premix, nydus, parts, contenders string
+	work, premix, other, nydus, parts, contenders string
 
 	operations, starts string // selected operations and starts
 
@@ -77,6 +78,7 @@ func benchMain() error {
 	}
 	flag.StringVar(&o.work, "work", "bench-work/store", "`directory` for data, peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
+	flag.StringVar(&o.other, "other", "", "another premix, measured beside it as premix-other, from the same store; empty: none")
 	flag.StringVar(&o.nydus, "nydus", "", "`directory` of nydusd and nydus-image; empty: those on PATH, if any")
 	flag.StringVar(&o.parts, "parts", all(len(parts), func(i int) string { return parts[i].name }), "what to measure; empty: only prepare")
 	flag.StringVar(&o.contenders, "contenders", "", "only these; empty: all that are available")

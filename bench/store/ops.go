@@ -42,7 +42,7 @@ func (b *benchmark) chill(c contender) error {
 	if local(c) {
 		return workbench.DropCaches()
 	}
-	served := filepath.Join(b.lab.Dir, "served", strings.TrimSuffix(c.name(), "-fuse"))
+	served := filepath.Join(b.lab.Dir, "served", strings.TrimSuffix(strings.TrimSuffix(c.name(), "-fuse"), "-other"))
 	return workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served))
 }
 

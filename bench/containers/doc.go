@@ -5,8 +5,9 @@
 //
 //   - A contender is one way to have an image on a node that runs containerd: full
 //     (pulled and unpacked for overlayfs), stargz (stargz-snapshotter, with the image
-//     converted to its own format) and premix (premix snapshotter, with the image in a
-//     store).
+//     converted to its own format), premix (premix snapshotter, with the image in a
+//     store) and premix-registry (with a store that lacks the image, so that premix
+//     gets the layers from the registry).
 //   - A workload is a command in a container. Its start is measured cold, on an empty
 //     node: pull, first byte of output, end; then warm, a second time on the same node.
 //     Some workloads do little more than start. They take some tenths of a second, and

@@ -50,7 +50,7 @@ func benchMain() error {
 	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: prepare only")
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")
-	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,premix,premix+profile")
+	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,premix,premix+profile,premix-registry")
 	flag.StringVar(&o.traces, "traces", "", "`directory` for the requests of each measurement; empty: none")
 	flag.IntVar(&o.reps, "reps", 3, "repetitions")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
@@ -111,7 +111,7 @@ func (o *options) run(ctx context.Context) error {
 			return fmt.Errorf("not all of the contenders %v exist", names)
 		}
 	}
-	if err := b.prepare(ctx, picked); err != nil {
+	if err := b.prepare(ctx, picked, all); err != nil {
 		return err
 	}
 	for _, network := range strings.FieldsFunc(o.networks, comma) {
@@ -130,8 +130,14 @@ func absolute(program string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// prepare makes the images, in all forms, and records profiles.
-func (b *benchmark) prepare(ctx context.Context, picked []image) error {
+// prepare makes the images, in the forms that the contenders need, and records profiles.
+func (b *benchmark) prepare(ctx context.Context, picked []image, all []contender) error {
+	needs := func(name string) bool {
+		return slices.ContainsFunc(all, func(c contender) bool { return c.name == name })
+	}
+	if err := b.makes(ctx, emptyStore); err != nil {
+		return err
+	}
 	if _, err := b.lab.build(ctx, "peers", "bench/containers/peers"); err != nil {
 		return err
 	}
@@ -143,11 +149,16 @@ func (b *benchmark) prepare(ctx context.Context, picked []image) error {
 		if err := b.lab.publish(im.name, dir); err != nil {
 			return err
 		}
-		if dir, err = b.lab.estargz(ctx, im); err != nil {
-			return err
+		if needs("stargz") {
+			if dir, err = b.lab.estargz(ctx, im); err != nil {
+				return err
+			}
+			if err := b.lab.publish(im.name+"-estargz", dir); err != nil {
+				return err
+			}
 		}
-		if err := b.lab.publish(im.name+"-estargz", dir); err != nil {
-			return err
+		if !needs("premix") && !needs("premix+profile") {
+			continue
 		}
 		for _, store := range []string{plainStore, profiledStore} {
 			if err := b.adds(ctx, im, store); err != nil {

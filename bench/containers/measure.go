@@ -102,7 +102,7 @@ type holding struct {
 func (b *benchmark) hold(ctx context.Context, p *place, im image, c contender) (*holding, error) {
 	// Bring the served files into the server's page cache, where a busy server has them.
 	served := c.store
-	if served == "" {
+	if c.whole {
 		served = c.image(im)
 	}
 	if err := workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", filepath.Join(b.lab.Dir, "served", served))); err != nil {

@@ -41,6 +41,7 @@ func (b *benchmark) contenders() []contender {
 			}},
 		b.premixContender("premix", plainStore),
 		b.premixContender("premix+profile", profiledStore),
+		b.withoutStore(),
 	}
 }
 
@@ -59,6 +60,14 @@ func (b *benchmark) premixContender(name, store string, args ...string) contende
 		stop: func(n *node) error {
 			return workbench.Run(n.host, b.premixCommand(context.Background(), n.home(), "node", "stop", "--lazy"))
 		}}
+}
+
+// withoutStore returns premix for an image that no store has: its layers come from the
+// registry, as for full.
+func (b *benchmark) withoutStore() contender {
+	c := b.premixContender("premix-registry", emptyStore)
+	c.whole = true
+	return c
 }
 
 func (l *lab) peers() string { return filepath.Join(l.Dir, "peers/peers") }

@@ -13,9 +13,11 @@ import (
 // usualProfile is the profile that a node fetches ahead by default.
 const usualProfile = "start"
 
-// Names of the stores that the origin serves. plainStore never gets a profile.
+// Names of the stores that the origin serves. plainStore never gets a profile, and emptyStore
+// never an image.
 const (
 	plainStore    = "premix"
+	emptyStore    = "premix-empty"
 	profiledStore = "premix-profiled"
 )
 
@@ -24,9 +26,7 @@ func (b *benchmark) store(name string) string { return filepath.Join(b.lab.Dir, 
 
 // adds adds an image to a store, unless it has been added before.
 func (b *benchmark) adds(ctx context.Context, im image, store string) error {
-	if _, err := b.lab.Once("served/"+store, func(path string) error {
-		return workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "init", path))
-	}); err != nil {
+	if err := b.makes(ctx, store); err != nil {
 		return err
 	}
 	dir, err := b.lab.layout(ctx, im)
@@ -38,6 +38,14 @@ func (b *benchmark) adds(ctx context.Context, im image, store string) error {
 			return err
 		}
 		return os.WriteFile(path, nil, 0o666)
+	})
+	return err
+}
+
+// makes makes a store, once.
+func (b *benchmark) makes(ctx context.Context, store string) error {
+	_, err := b.lab.Once("served/"+store, func(path string) error {
+		return workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "init", path))
 	})
 	return err
 }

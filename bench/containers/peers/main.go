@@ -34,6 +34,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/containerd/v2/pkg/reference"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/stargz-snapshotter/fs/config"
 	"github.com/containerd/stargz-snapshotter/fs/source"
 	"github.com/containerd/stargz-snapshotter/service"
@@ -107,9 +108,13 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 			Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts)),
 		})),
 	}
-	if snapshotter == "stargz" {
+	switch snapshotter {
+	case "stargz":
 		// ctr-remote adds this; the amount to prefetch is its default.
 		opts = append(opts, containerd.WithImageHandlerWrapper(source.AppendDefaultLabelsHandlerWrapper(image, 10*1024*1024)))
+	case "premix":
+		// CRI adds this.
+		opts = append(opts, containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(image)))
 	}
 	if _, err := c.Pull(ctx, image, opts...); err != nil {
 		return err

@@ -54,7 +54,7 @@ func run() error {
 		return err
 	}
 	in := bufio.NewReader(f)
-	bases := map[uint32][]byte{}
+	bases := map[uint32]*base{}
 	done, bad := 0, 0
 	for {
 		var head [4]uint32 // base, changed bytes, CRC of the meaning, number
@@ -63,20 +63,18 @@ func run() error {
 		} else if err != nil {
 			return err
 		}
-		if bases[head[0]] == nil {
-			if bases[head[0]], err = os.ReadFile(fmt.Sprintf("/images/base%d", head[0])); err != nil {
+		b := bases[head[0]]
+		if b == nil {
+			if b, err = attach(int(head[0])); err != nil {
 				return err
 			}
+			bases[head[0]] = b
 		}
-		b := slices.Clone(bases[head[0]])
-		for range head[1] {
-			var change [2]uint32
-			if err := binary.Read(in, binary.LittleEndian, &change); err != nil {
-				return err
-			}
-			b[change[0]] = byte(change[1])
+		changes := make([][2]uint32, head[1]) // offsets and bytes
+		if err := binary.Read(in, binary.LittleEndian, changes); err != nil {
+			return err
 		}
-		sum, text, err := look(b)
+		sum, text, err := b.look(changes)
 		messages := drain(kmsg)
 		if err != nil || sum != head[2] || messages != "" {
 			if bad++; bad < 20 {
@@ -124,27 +122,61 @@ func drain(fd int) string {
 	}
 }
 
-// look mounts an image and returns the sum of its meaning.
-func look(b []byte) (uint32, string, error) {
-	if err := os.WriteFile("/image", b, 0o600); err != nil {
-		return 0, "", err
+// base is an image on a loop device, which stays there while mutants of it are mounted.
+type base struct {
+	path   string
+	device *os.File
+	image  []byte
+}
+
+// attach puts a base image on its loop device.
+func attach(number int) (*base, error) {
+	path := fmt.Sprintf("/images/base%d", number)
+	b := &base{path: fmt.Sprintf("/dev/loop%d", number)}
+	var err error
+	if b.image, err = os.ReadFile(path); err != nil {
+		return nil, err
 	}
-	image, err := os.Open("/image")
+	image, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
 	defer image.Close()
-	loop, err := os.Open("/dev/loop0")
-	if err != nil {
+	if b.device, err = os.OpenFile(b.path, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	const setFD = 0x4c00
+	if _, _, no := syscall.Syscall(syscall.SYS_IOCTL, b.device.Fd(), setFD, image.Fd()); no != 0 {
+		return nil, fmt.Errorf("loop: %w", no)
+	}
+	return b, nil
+}
+
+// change writes bytes of the image, the changed ones or their former values.
+func (b *base) change(changes [][2]uint32, back bool) error {
+	for _, c := range changes {
+		value := byte(c[1])
+		if back {
+			value = b.image[c[0]]
+		}
+		if _, err := b.device.WriteAt([]byte{value}, int64(c[0])); err != nil {
+			return err
+		}
+	}
+	return b.device.Sync()
+}
+
+// look mounts the image with changes and returns the sum of its meaning.
+func (b *base) look(changes [][2]uint32) (sum uint32, text string, err error) {
+	if err := b.change(changes, false); err != nil {
 		return 0, "", err
 	}
-	defer loop.Close()
-	const setFD, clearFD = 0x4c00, 0x4c01
-	if _, _, no := syscall.Syscall(syscall.SYS_IOCTL, loop.Fd(), setFD, image.Fd()); no != 0 {
-		return 0, "", fmt.Errorf("loop: %w", no)
-	}
-	defer syscall.Syscall(syscall.SYS_IOCTL, loop.Fd(), clearFD, 0)
-	if err := syscall.Mount("/dev/loop0", "/mnt", "erofs", syscall.MS_RDONLY, ""); err != nil {
+	defer func() {
+		if failed := b.change(changes, true); err == nil {
+			err = failed
+		}
+	}()
+	if err := syscall.Mount(b.path, "/mnt", "erofs", syscall.MS_RDONLY, ""); err != nil {
 		return 0, "", fmt.Errorf("mount: %w", err)
 	}
 	defer syscall.Unmount("/mnt", 0)
@@ -173,13 +205,12 @@ func walk(all *strings.Builder, full, p string) error {
 		if err != nil {
 			return err
 		}
-		h := crc32.NewIEEE()
-		_, err = io.Copy(h, io.NewSectionReader(f, 0, min(st.Size, 1<<18)))
+		n, err := io.ReadFull(f, content[:min(st.Size, int64(len(content)))])
 		f.Close()
-		if err != nil {
+		if err != nil && err != io.ErrUnexpectedEOF {
 			return err
 		}
-		detail = fmt.Sprintf("%08x", h.Sum32())
+		detail = fmt.Sprintf("%08x", crc32.ChecksumIEEE(content[:n]))
 	case syscall.S_IFDIR:
 	default:
 		size = 0
@@ -214,6 +245,13 @@ func walk(all *strings.Builder, full, p string) error {
 	return nil
 }
 
+// content, list and value are buffers of walk. New ones would have to be cleared each time.
+var (
+	content = make([]byte, 1<<18)
+	list    = make([]byte, 1<<16)
+	value   = make([]byte, 1<<16)
+)
+
 // attributes returns a sum for each xattr. The kernel lists those of the namespace user
 // of other inodes than files and directories, but does not give their values (xattr(7)).
 func attributes(path string, user bool) (string, error) {
@@ -221,7 +259,6 @@ func attributes(path string, user bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	list := make([]byte, 1<<16)
 	n, _, no := syscall.Syscall(syscall.SYS_LLISTXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
 	if no != 0 {
 		return "", no
@@ -235,7 +272,6 @@ func attributes(path string, user bool) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		value := make([]byte, 1<<16)
 		n, _, no := syscall.Syscall6(syscall.SYS_LGETXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(key)), uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0, 0)
 		if no != 0 {
 			return "", fmt.Errorf("%s: %w", name, no)

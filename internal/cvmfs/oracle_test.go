@@ -2,7 +2,10 @@ package cvmfs
 
 import (
 	"bytes"
+	"compress/zlib"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -38,8 +41,34 @@ func crate(t *testing.T) string {
 	return client
 }
 
+// crateCache returns a cache of the crate that has all objects of a repository. The crate
+// makes a new HTTP client for each object, which takes it 50 ms of processor time; it reads
+// objects in its cache as they are.
+func crateCache(t *testing.T, p *cvmfsrepo.Published) string {
+	t.Helper()
+	cache := t.TempDir()
+	for name, stored := range p.Files {
+		if !strings.HasPrefix(name, "data/") {
+			continue
+		}
+		r, err := zlib.NewReader(bytes.NewReader(stored))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		path := filepath.Join(cache, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cache
+}
+
 // crateMount mounts a repository with the crate, and unmounts it at the end of the test.
-func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsrepo.Identity, server string) string {
+func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsrepo.Identity, server, cache string) string {
 	t.Helper()
 	p.Mu.Lock()
 	// The crate reads only manifests whose own hash is SHA-1.
@@ -51,7 +80,7 @@ func crateMount(t *testing.T, client string, p *cvmfsrepo.Published, id *cvmfsre
 	p.Mu.Unlock()
 	mnt := t.TempDir()
 	var log bytes.Buffer
-	cmd := exec.Command(client, strings.ReplaceAll(server, "@fqrn@", cvmfsrepo.Name), mnt, t.TempDir())
+	cmd := exec.Command(client, strings.ReplaceAll(server, "@fqrn@", cvmfsrepo.Name), mnt, cache)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -91,7 +120,7 @@ func TestOracle(t *testing.T) {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
 		p := cvmfsrepo.Publish(t, forCrate(cvmfsrepo.Sample(true)), a, id, 5)
 		server := p.Serve(t)
-		mnt := crateMount(t, client, p, id, server)
+		mnt := crateMount(t, client, p, id, server, t.TempDir())
 		ours, err := mirrored(t, options(t, id, server), "")
 		if err != nil {
 			t.Fatal(err)
@@ -159,8 +188,7 @@ func scaleTree(names int) cvmfsrepo.Tree {
 	return tree
 }
 
-// A mount of a large repository shows every name, byte and attribute that was published,
-// and agrees with the crate as far as the crate supports them.
+// A mount of a large repository shows every name, byte and attribute that was published.
 func TestLiveScale(t *testing.T) {
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160, cvmfsrepo.SHAKE128} {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
@@ -175,13 +203,14 @@ func TestLiveScale(t *testing.T) {
 	}
 }
 
+// A mount of a large repository agrees with the crate as far as the crate supports it.
 func TestLiveScaleOracle(t *testing.T) {
 	client := crate(t)
 	for _, a := range []cvmfsrepo.Algorithm{cvmfsrepo.SHA1, cvmfsrepo.RMD160} {
 		id := cvmfsrepo.NewIdentity(t, 0, 1)
 		p := cvmfsrepo.Publish(t, forCrate(scaleTree(scale())), a, id, 5)
 		h := newHost(t, p)
-		theirs := facts(t, crateMount(t, client, p, id, h.url))
+		theirs := facts(t, crateMount(t, client, p, id, h.url, crateCache(t, p)))
 		o, _ := liveOptions(t, id, openedCache(t, t.TempDir(), 0), h.url)
 		got := facts(t, shown(t, openedLive(t, o)))
 		compare(t, got, theirs)

@@ -72,6 +72,36 @@ func (r *Repository) logout() {
 	r.client = nil
 }
 
+// manifestTypes are the media types of manifests of one image.
+const manifestTypes = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+// Manifest reads a manifest of at most limit bytes by its digest. It is not verified.
+func (r *Repository) Manifest(ctx context.Context, digest string, limit int64) ([]byte, error) {
+	client, err := r.login(ctx)
+	if err != nil {
+		return nil, err
+	}
+	url := fmt.Sprintf("%s://%s/v2/%s/manifests/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), digest)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", manifestTypes)
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if err := transport.CheckError(resp, http.StatusOK); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = unsuitable("the manifest %s has more than %d bytes", digest, limit)
+	}
+	return b, err
+}
+
 // Range reads the bytes from, to of a blob of size bytes. They are not verified.
 func (r *Repository) Range(ctx context.Context, digest string, size, from, to int64, w io.Writer) error {
 	pause := firstPause

@@ -69,8 +69,9 @@ var errNoTree = errors.New("no tree for this layer")
 
 // find mounts the tree of a layer with this chain id. The mount stays until release is
 // called, and afterwards if a snapshot has it. All errors mean that the layer has to be
-// pulled, and have been logged.
-func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.Digest, release func(), err error) {
+// pulled, and have been logged. find calls missed when it knows that no store has the chain id,
+// and looks further.
+func (l *layers) find(ctx context.Context, chain string, lowest bool, missed func()) (_ object.Digest, release func(), err error) {
 	hex, ok := strings.CutPrefix(chain, "sha256:")
 	if _, err := object.ParseDigest(hex); !ok || err != nil {
 		return object.Digest{}, nil, errNoTree // an algorithm that stores do not use
@@ -93,7 +94,10 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, l.lookUp, errSlow)
 	defer cancel()
-	for _, ref := range refs {
+	for i, ref := range refs {
+		if i == 1 {
+			missed()
+		}
 		m, err := l.attach(ctx, ref)
 		if err == nil {
 			if m.Note != "" {

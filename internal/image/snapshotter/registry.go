@@ -21,7 +21,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"golang.org/x/sync/errgroup"
 
@@ -103,25 +102,10 @@ type pulledLayer struct {
 // layer returns a layer of an image by its chain id, and a function that ends its use.
 // Without labels that name the image, or if the image does not have it, both are nil.
 func (r *registries) layer(ctx context.Context, labels map[string]string, chain string) (*pulledLayer, func(), error) {
-	if r == nil || labels[imageLabel] == "" || labels[manifestLabel] == "" {
-		return nil, nil, nil
-	}
-	ref, err := name.ParseReference(labels[imageLabel])
-	if err != nil {
+	p, err := r.pullOf(labels)
+	if p == nil {
 		return nil, nil, err
 	}
-	manifest, err := name.NewDigest(ref.Context().Name() + "@" + labels[manifestLabel])
-	if err != nil {
-		return nil, nil, err
-	}
-	host := manifest.RegistryStr()
-	r.mu.Lock()
-	silent := time.Now().Before(r.silent[host])
-	r.mu.Unlock()
-	if silent {
-		return nil, nil, fmt.Errorf("the registry %s has not answered, and is not asked for a while", host)
-	}
-	p := r.use(manifest)
 	leave := func() { r.leave(p) }
 	select {
 	case <-p.ready:
@@ -139,7 +123,41 @@ func (r *registries) layer(ctx context.Context, labels map[string]string, chain 
 		}
 	}
 	leave()
-	return nil, nil, fmt.Errorf("the image %s has no layer with the chain id %s", manifest, chain)
+	return nil, nil, fmt.Errorf("the image %s has no layer with the chain id %s", p.image, chain)
+}
+
+// ahead begins to read the manifest of an image of which a layer will probably be fetched. It
+// returns a function that ends the use of the image.
+func (r *registries) ahead(labels map[string]string) (leave func()) {
+	p, err := r.pullOf(labels)
+	if p == nil || err != nil {
+		return func() {} // layer returns the error
+	}
+	return func() { r.leave(p) }
+}
+
+// pullOf returns the pull of an image by its labels, for which the caller must call leave.
+// Without labels that name the image, it is nil.
+func (r *registries) pullOf(labels map[string]string) (*pull, error) {
+	if r == nil || labels[imageLabel] == "" || labels[manifestLabel] == "" {
+		return nil, nil
+	}
+	ref, err := name.ParseReference(labels[imageLabel])
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := name.NewDigest(ref.Context().Name() + "@" + labels[manifestLabel])
+	if err != nil {
+		return nil, err
+	}
+	host := manifest.RegistryStr()
+	r.mu.Lock()
+	silent := time.Now().Before(r.silent[host])
+	r.mu.Unlock()
+	if silent {
+		return nil, fmt.Errorf("the registry %s has not answered, and is not asked for a while", host)
+	}
+	return r.use(manifest), nil
 }
 
 // use returns the pull of an image, and begins it if there is none.
@@ -239,18 +257,18 @@ func (p *pull) open() (err error) {
 			err = image.RemoteError(ctx, p.image.Context(), p.image.String(), err)
 		}
 	}()
-	desc, err := remote.Get(p.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(p.r.keychain), remote.WithUserAgent("premix"))
+	if p.repo, err = lazylayer.NewRepository(p.image.Context().Name(), p.r.keychain); err != nil {
+		return err
+	}
+	manifest, err := p.repo.Manifest(ctx, p.image.DigestStr(), manifestMax)
 	if err != nil {
 		return err
 	}
-	if sum := sha256.Sum256(desc.Manifest); p.image.DigestStr() != "sha256:"+hex.EncodeToString(sum[:]) {
+	if sum := sha256.Sum256(manifest); p.image.DigestStr() != "sha256:"+hex.EncodeToString(sum[:]) {
 		return errors.New("its manifest does not match its digest")
 	}
-	m, err := v1.ParseManifest(bytes.NewReader(desc.Manifest))
+	m, err := v1.ParseManifest(bytes.NewReader(manifest))
 	if err != nil {
-		return err
-	}
-	if p.repo, err = lazylayer.NewRepository(p.image.Context().Name(), p.r.keychain); err != nil {
 		return err
 	}
 	if m.Config.Size > manifestMax {

@@ -248,7 +248,9 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 	if there {
 		return true, nil
 	}
-	tree, release, err := s.layers.find(ctx, chain, parent == "")
+	leave := func() {}
+	defer func() { leave() }()
+	tree, release, err := s.layers.find(ctx, chain, parent == "", func() { leave = s.registries.ahead(labels) })
 	if ctx.Err() != nil {
 		if err == nil {
 			release()

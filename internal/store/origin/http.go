@@ -139,7 +139,9 @@ type request struct {
 	limit  int64 // of the body, bytes
 	offset int64 // of a range; meaningful where length is not 0
 	length int64 // exact length of the range; 0 for the whole
-	beyond bool  // the range may reach beyond the end, or begin there
+	// version is not nil if the range may reach beyond the end, or begin there. It receives
+	// the properties of the answer that differ if the file has changed.
+	version *string
 
 	got func(soFar []byte) // may be nil
 }
@@ -249,8 +251,12 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	// The body is closed without reading the rest: the connection of a wrong answer is
 	// not worth keeping.
 	defer resp.Body.Close()
-	if req.beyond && resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return nil, nil
+	if req.version != nil {
+		_, size, _ := strings.Cut(resp.Header.Get("Content-Range"), "/")
+		*req.version = strings.Join([]string{size, resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")}, " ")
+		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+			return nil, nil
+		}
 	}
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
 		_, err = fail(k, err)
@@ -289,7 +295,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	default:
 		return fail(Truncated, err)
 	}
-	if req.length > 0 && int64(len(b)) != req.length && !req.beyond {
+	if req.length > 0 && int64(len(b)) != req.length && req.version == nil {
 		return fail(Truncated, fmt.Errorf("%d of %d bytes", len(b), req.length))
 	}
 	return b, nil

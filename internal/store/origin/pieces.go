@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -19,7 +20,7 @@ const (
 )
 
 // errPieces is returned when a file could not be fetched in pieces, for example from a server
-// that ignores ranges.
+// that ignores ranges, or since it changed meanwhile.
 var errPieces = errors.New("the file does not come in pieces")
 
 // joiner puts a file together whose pieces arrive at the same time.
@@ -60,10 +61,11 @@ func (w *web) inPieces(ctx context.Context, r *route, req request) ([]byte, erro
 	defer cancel()
 	j := &joiner{got: req.got}
 	var errs [pieces]error
+	var versions [pieces]string
 	var wait sync.WaitGroup
 	for k := range pieces {
 		part := req
-		part.offset, part.length, part.beyond = int64(k)*pieceSize, pieceSize, true
+		part.offset, part.length, part.version = int64(k)*pieceSize, pieceSize, &versions[k]
 		if k == pieces-1 {
 			part.length = req.limit + 1 - part.offset
 		}
@@ -80,6 +82,8 @@ func (w *web) inPieces(ctx context.Context, r *route, req request) ([]byte, erro
 	}
 	wait.Wait()
 	switch err := errors.Join(errs[:]...); {
+	case err == nil && slices.ContainsFunc(versions[:], func(v string) bool { return v != versions[0] }):
+		return nil, errPieces
 	case err == nil && int64(len(j.all)) > req.limit:
 		return nil, &Error{Origin: w.name, Name: req.name, Kind: TooLarge, Err: fmt.Errorf("more than %d bytes", req.limit)}
 	case err == nil:

@@ -134,3 +134,21 @@ func TestBootstrapInPiecesFails(t *testing.T) {
 		t.Errorf("a large file: %d bytes, %v", len(b), err)
 	}
 }
+
+// A file that is replaced while its pieces arrive is requested again as a whole: its pieces are
+// not mixed.
+func TestBootstrapChanges(t *testing.T) {
+	before, after := bytes.Repeat([]byte("old "), 20<<10), bytes.Repeat([]byte("new "), 20<<10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, time := after, time.Unix(2e9, 0)
+		if strings.HasPrefix(r.Header.Get("Range"), "bytes=0-") {
+			content, time = before, time.Add(-1e9)
+		}
+		http.ServeContent(w, r, "x", time, bytes.NewReader(content))
+	}))
+	defer server.Close()
+	got, err := open(t, server.URL, quick()).(origin.Opener).Bootstrap(t.Context(), "openings/x", nil)
+	if err != nil || !bytes.Equal(got, after) {
+		t.Errorf("%d bytes that begin with %.4q, %v", len(got), got, err)
+	}
+}

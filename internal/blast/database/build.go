@@ -48,6 +48,17 @@ type marks struct {
 	letters   int64
 }
 
+// plainID reports whether BLAST+ prints an id unchanged. It may omit parts of an id with bars, and
+// prints a number in place of a missing one.
+func plainID(id []byte) bool {
+	for _, c := range id {
+		if c <= ' ' || c > '~' || c == '|' {
+			return false
+		}
+	}
+	return len(id) > 0
+}
+
 // mostMarks bounds the difference in size between fragments to about one part in 60,000 of
 // the whole, if there are many sequences.
 const mostMarks = 1 << 17
@@ -126,7 +137,9 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 	if err != nil {
 		return err
 	}
+	b.desc.UniqueIDs = !o.Duplicates && !o.ParseIDs // BLAST+ changes ids that it parses
 	sum, err := fasta.Check(&countingReader{ctx, r, &o.Progress.Checked}, path, fasta.Options{Alphabet: alphabet, Duplicates: o.Duplicates}, func(s fasta.Sequence) error {
+		b.desc.UniqueIDs = b.desc.UniqueIDs && plainID(s.ID)
 		m.add(s)
 		return nil
 	})

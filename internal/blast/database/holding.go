@@ -402,7 +402,7 @@ func (x *Holding) Open(first, end int) (*Database, error) {
 		return nil, fs.ErrNotExist
 	}
 	d := &Database{
-		Name: x.Name, Type: x.Desc.Type, Title: x.Desc.Title, Version: x.Desc.Version, ParsedIDs: x.Desc.ParsedIDs, Masks: x.Desc.Masks,
+		Name: x.Name, Type: x.Desc.Type, Title: x.Desc.Title, Version: x.Desc.Version, ParsedIDs: x.Desc.ParsedIDs, UniqueIDs: x.Desc.UniqueIDs, Masks: x.Desc.Masks,
 		Sequences: x.Desc.Sequences, Letters: x.Desc.Letters, ID: x.Desc.ID, Program: x.Desc.By(), Block: x.Desc.Block, Resident: true,
 	}
 	x.mu.Lock()

@@ -24,6 +24,7 @@ type Database struct {
 	Title     string
 	Version   int // of BLAST databases: 4 or 5
 	ParsedIDs bool
+	UniqueIDs bool // as in [Description]
 	Masks     []string
 	Sequences int64
 	Letters   int64
@@ -134,7 +135,7 @@ func open(home, name string) (*Database, error) {
 		return nil, damagedError(name, err)
 	}
 	d := &Database{
-		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, Masks: desc.Masks,
+		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, UniqueIDs: desc.UniqueIDs, Masks: desc.Masks,
 		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID, Program: desc.By(), Block: desc.Block,
 	}
 	aliases := aliasDir(home, name, r.Data)

@@ -42,10 +42,11 @@ type Description struct {
 	ParsedIDs bool       `json:"parsed_ids"`
 	Date      time.Time  `json:"date"`
 	Masks     []string   `json:"masks,omitempty"`
-	Profiles  Profiles   `json:"profiles,omitempty"` // "": these are sequences only
-	Program   Program    `json:"program,omitempty"`  // "": BLAST
-	Block     int64      `json:"block,omitempty"`    // letters of a block of DIAMOND; each fragment is one
-	Taxonomy  bool       `json:"taxonomy,omitempty"` // taxonomy ids were given when it was made
+	Profiles  Profiles   `json:"profiles,omitempty"`   // "": these are sequences only
+	Program   Program    `json:"program,omitempty"`    // "": BLAST
+	Block     int64      `json:"block,omitempty"`      // letters of a block of DIAMOND; each fragment is one
+	Taxonomy  bool       `json:"taxonomy,omitempty"`   // taxonomy ids were given when it was made
+	UniqueIDs bool       `json:"unique_ids,omitempty"` // each sequence has an id of its own, which BLAST+ prints unchanged
 	Sequences int64      `json:"sequences"`
 	Letters   int64      `json:"letters"`
 	Fragments []Range    `json:"fragments"`

@@ -252,11 +252,13 @@ func (b *builder) update(ctx context.Context, old *Description, data string) (n 
 	finder := newMatcher(old, settings)
 	// A sequence ends where the next one begins.
 	var waits func(next mark)
+	b.desc.UniqueIDs = !o.Duplicates && !o.ParseIDs // BLAST+ changes ids that it parses
 	sum, err := fasta.Check(&countingReader{ctx, in, &o.Progress.Checked}, o.Source, fasta.Options{Alphabet: alphabet, Duplicates: o.Duplicates, Sums: true}, func(s fasta.Sequence) error {
 		from := mark{s.Offset, m.sequences, m.letters}
 		if waits != nil {
 			waits(from)
 		}
+		b.desc.UniqueIDs = b.desc.UniqueIDs && plainID(s.ID)
 		digest := s.Sum
 		waits = func(to mark) { finder.add(digest, from, to) }
 		m.add(s)

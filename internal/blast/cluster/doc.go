@@ -30,7 +30,8 @@
 // # Searches
 //
 // The head asks the nodes for their status, distributes the fragments over their holders by
-// the cores that they have free, and sends the queries with options of the program to each. A node
+// the cores that they have free, and many queries over the holders of the same fragments (see
+// divide), and sends the queries with options of the program to each. A node
 // accepts the options that select results and no other, so an order cannot name a file. The
 // archives come back as they are found, in frames (see [frames]), with a frame each second
 // even if there is nothing to report. If a node refuses, closes the connection or is silent

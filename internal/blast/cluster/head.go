@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -326,7 +327,7 @@ func (h *Head) Remove(ctx context.Context, name string) error {
 // Remote returns the search of a database's fragments on the nodes by a program, which this
 // machine has, too. Its results are in dir.
 func (h *Head) Remote(program part.Program, db *database.Database, dir string) part.Remote {
-	return func(ctx context.Context, o part.Order, queries string) ([]part.Result, error) {
+	return func(ctx context.Context, o part.Order, queries []string) ([]part.Result, error) {
 		version, err := program.Version(ctx)
 		if err != nil {
 			return nil, err
@@ -338,12 +339,17 @@ func (h *Head) Remote(program part.Program, db *database.Database, dir string) p
 		for i := range all {
 			all[i] = i
 		}
-		s.scatter(ctx, all)
+		if err := s.measure(); err != nil {
+			return nil, err
+		}
+		s.scatter(ctx, part.Range{0, len(queries)}, all)
 		s.running.Wait()
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		slices.SortFunc(s.results, func(a, b part.Result) int { return a.First - b.First })
+		slices.SortFunc(s.results, func(a, b part.Result) int {
+			return cmp.Or(cmp.Compare(a.Piece, b.Piece), cmp.Compare(a.First, b.First))
+		})
 		return s.results, nil
 	}
 }
@@ -354,21 +360,35 @@ type scattered struct {
 	db      *database.Database
 	program part.Program
 	order   part.Order
-	queries string
+	queries []string
+	sizes   []int64 // of the queries, bytes
 	dir     string
 	version string // of the program
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
+	divided bool       // the queries have been distributed
 	lost    map[string]bool
 	results []part.Result
 	noted   map[string]bool
 	count   int
 }
 
-// scatter distributes fragments over their holders, and searches them.
-func (s *scattered) scatter(ctx context.Context, fragments []int) {
+// measure determines the sizes of the queries.
+func (s *scattered) measure() error {
+	for _, path := range s.queries {
+		st, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		s.sizes = append(s.sizes, st.Size())
+	}
+	return nil
+}
+
+// scatter distributes fragments over their holders, and searches them for some of the queries.
+func (s *scattered) scatter(ctx context.Context, queries part.Range, fragments []int) {
 	var holders []holder
 	var addresses []string
 	s.mu.Lock()
@@ -417,7 +437,19 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 			s.note(note)
 		}
 	}
-	for _, run := range distribute(fragments, func(f int) int64 { return s.db.Fragments[f].Letters }, holders) {
+	letters := func(f int) int64 { return s.db.Fragments[f].Letters }
+	shares := distribute(fragments, letters, holders)
+	for i := range shares {
+		shares[i].queries = queries
+	}
+	// A share that is searched again keeps its queries, so that its results fit the others.
+	s.mu.Lock()
+	if first := !s.divided; first && len(s.queries) > 1 {
+		shares = divide(fragments, letters, holders, s.sizes)
+	}
+	s.divided = true
+	s.mu.Unlock()
+	for _, run := range shares {
 		s.running.Go(func() {
 			var err error
 			began := time.Now()
@@ -426,7 +458,7 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 			} else {
 				err = s.there(ctx, addresses[run.node], run)
 				if err == nil && s.h.Explain != nil {
-					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s", addresses[run.node], run.first, run.end-1, time.Since(began).Seconds()))
+					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s%s", addresses[run.node], run.first, run.end-1, time.Since(began).Seconds(), s.which(run)))
 				}
 			}
 			var node *NodeError
@@ -441,12 +473,20 @@ func (s *scattered) scatter(ctx context.Context, fragments []int) {
 				for f := run.first; f < run.end; f++ {
 					again = append(again, f)
 				}
-				s.scatter(ctx, again)
+				s.scatter(ctx, run.queries, again)
 			default:
 				s.cancel(err)
 			}
 		})
 	}
+}
+
+// which describes the queries of a share, if it has not all of them.
+func (s *scattered) which(run share) string {
+	if run.queries[1]-run.queries[0] == len(s.queries) {
+		return ""
+	}
+	return fmt.Sprintf(", for the parts %d-%d of the queries, of %d", run.queries[0]+1, run.queries[1], len(s.queries))
 }
 
 // note passes on a message, once.
@@ -478,7 +518,7 @@ func (s *scattered) found(run share, f *os.File) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.results = append(s.results, part.Result{First: run.first, Path: f.Name()})
+	s.results = append(s.results, part.Result{Piece: run.queries[0], First: run.first, Path: f.Name()})
 	return nil
 }
 
@@ -492,15 +532,37 @@ func (s *scattered) here(ctx context.Context, run share) error {
 	defer out.Close()
 	d := *s.db
 	d.Fragments = s.db.Fragments[run.first:run.end]
-	if err := s.program.Search(ctx, &s.order, &d, s.queries, true, out, io.Discard); err != nil {
+	queries, err := s.joined(run)
+	if err != nil {
+		return err
+	}
+	if err := s.program.Search(ctx, &s.order, &d, queries, true, out, io.Discard); err != nil {
 		return err
 	}
 	return s.found(run, out)
 }
 
+// joined returns a file with the queries of a share.
+func (s *scattered) joined(run share) (string, error) {
+	pieces := s.queries[run.queries[0]:run.queries[1]]
+	if len(pieces) == 1 {
+		return pieces[0], nil
+	}
+	in, err := part.OpenQueries(pieces)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	s.mu.Lock()
+	s.count++
+	path := filepath.Join(s.dir, fmt.Sprintf("queries-%d", s.count))
+	s.mu.Unlock()
+	return path, save(path, in)
+}
+
 // there searches fragments on a node. A [NodeError] says that another node may do it.
 func (s *scattered) there(ctx context.Context, address string, run share) error {
-	queries, err := os.Open(s.queries)
+	queries, err := part.OpenQueries(s.queries[run.queries[0]:run.queries[1]])
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,11 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 	"premix/internal/kit/units"
 )
 
@@ -108,6 +110,7 @@ type holder struct {
 type share struct {
 	node       int // -1: the head itself
 	first, end int
+	queries    part.Range // the pieces of them
 }
 
 // distribute gives each of the fragments in list, which is sorted, to one of its holders, so
@@ -146,9 +149,136 @@ func distribute(list []int, letters func(fragment int) int64, holders []holder) 
 		if n := len(shares); n > 0 && shares[n-1].node == best && shares[n-1].end == f {
 			shares[n-1].end = f + 1
 		} else {
-			shares = append(shares, share{best, f, f + 1})
+			shares = append(shares, share{node: best, first: f, end: f + 1})
 		}
 		last = best
 	}
 	return shares
+}
+
+// divide distributes fragments and pieces of queries, whose sizes are given, over the holders.
+//
+// BLAST+ makes tables of all its queries, however few fragments it searches. If there are several holders of each fragment, they are divided into teams that each
+// have all fragments, and each team gets a run of the queries. Its nodes search more fragments, for
+// fewer queries: their scans take as long, and their tables less. divide makes as many teams as
+// the slowest scan permits, which may become a tenth longer.
+func divide(list []int, letters func(fragment int) int64, holders []holder, sizes []int64) []share {
+	var best []share
+	var alone float64
+	for n := 1; n <= len(sizes) && n <= len(holders) || n == 1; n++ {
+		all := teams(list, letters, holders, n)
+		if len(all) < n {
+			break
+		}
+		shares, slowest := assign(list, letters, holders, all, sizes)
+		switch {
+		case n == 1:
+			best, alone = shares, slowest
+		case slowest <= 1.1*alone:
+			best = shares
+		}
+	}
+	return best
+}
+
+// assign gives each team a run of the queries. slowest is the longest time of a node, in letters
+// of the database times bytes of queries by speed.
+func assign(list []int, letters func(fragment int) int64, holders []holder, all [][]int, sizes []int64) (shares []share, slowest float64) {
+	var speed, total float64
+	speeds := make([]float64, len(all))
+	for t, team := range all {
+		for _, i := range team {
+			speeds[t] += holders[i].speed
+		}
+		speed += speeds[t]
+	}
+	for _, n := range sizes {
+		total += float64(n)
+	}
+	piece := 0
+	var sum, until float64 // bytes
+	for t, team := range all {
+		queries := part.Range{piece, piece}
+		until += speeds[t] / speed * total
+		var bytes float64
+		for ; piece < len(sizes) && (t+1 == len(all) || sum+float64(sizes[piece])/2 <= until); piece++ {
+			sum, bytes = sum+float64(sizes[piece]), bytes+float64(sizes[piece])
+		}
+		if queries[1] = piece; queries[0] == queries[1] {
+			continue
+		}
+		own := make([]holder, len(team))
+		for k, i := range team {
+			own[k] = holders[i]
+		}
+		load := make([]float64, len(team))
+		for _, s := range distribute(list, letters, own) {
+			if s.queries = queries; s.node >= 0 {
+				for f := s.first; f < s.end; f++ {
+					load[s.node] += float64(letters(f))
+				}
+				slowest = max(slowest, load[s.node]*bytes/own[s.node].speed)
+				s.node = team[s.node]
+			}
+			shares = append(shares, s)
+		}
+	}
+	return shares, slowest
+}
+
+// teams divides holders into n teams of which each has all fragments in list, or into fewer.
+// Holders without any of the fragments are in none.
+func teams(list []int, letters func(fragment int) int64, holders []holder, n int) [][]int {
+	var free []int
+	for i, h := range holders {
+		if slices.ContainsFunc(list, func(f int) bool { return h.has[f] }) {
+			free = append(free, i)
+		}
+	}
+	if n == 1 {
+		return [][]int{free}
+	}
+	var all [][]int
+	for len(all) < n {
+		missing := map[int]bool{}
+		for _, f := range list {
+			missing[f] = true
+		}
+		var team []int
+		rest := slices.Clone(free)
+		for len(missing) > 0 {
+			best, most := -1, int64(0)
+			for k, i := range rest {
+				var gain int64
+				for f := range missing {
+					if holders[i].has[f] {
+						gain += letters(f)
+					}
+				}
+				if gain > most {
+					best, most = k, gain
+				}
+			}
+			if best < 0 {
+				return all
+			}
+			maps.DeleteFunc(missing, func(f int, _ bool) bool { return holders[rest[best]].has[f] })
+			team, rest = append(team, rest[best]), slices.Delete(rest, best, best+1)
+		}
+		all, free = append(all, team), rest
+	}
+	for _, i := range free {
+		slowest := slices.MinFunc(all, func(a, b []int) int { return cmp.Compare(total(holders, a), total(holders, b)) })
+		k := slices.IndexFunc(all, func(team []int) bool { return team[0] == slowest[0] })
+		all[k] = append(all[k], i)
+	}
+	return all
+}
+
+// total returns the speed of a team.
+func total(holders []holder, team []int) (speed float64) {
+	for _, i := range team {
+		speed += holders[i].speed
+	}
+	return speed
 }

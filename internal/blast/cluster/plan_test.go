@@ -112,12 +112,12 @@ func TestDistribute(t *testing.T) {
 		holders []holder
 		want    []share
 	}{
-		{"each has its own", []int{0, 1, 2, 3}, []holder{{1, has(0, 1)}, {1, has(2, 3)}}, []share{{0, 0, 2}, {1, 2, 4}}},
-		{"replicas share the work", []int{0, 1, 2, 3}, []holder{{1, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{0, 0, 2}, {1, 2, 4}}},
-		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{3, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{0, 0, 3}, {1, 3, 4}}},
-		{"no holder", []int{0, 1, 2}, []holder{{1, has(0, 2)}}, []share{{0, 0, 1}, {-1, 1, 2}, {0, 2, 3}}},
-		{"no node", []int{0, 1}, nil, []share{{-1, 0, 2}}},
-		{"what is left over", []int{1, 4, 5}, []holder{{1, has(0, 1, 2, 3, 4, 5)}}, []share{{0, 1, 2}, {0, 4, 6}}},
+		{"each has its own", []int{0, 1, 2, 3}, []holder{{1, has(0, 1)}, {1, has(2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
+		{"replicas share the work", []int{0, 1, 2, 3}, []holder{{1, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
+		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{3, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 3}, {node: 1, first: 3, end: 4}}},
+		{"no holder", []int{0, 1, 2}, []holder{{1, has(0, 2)}}, []share{{node: 0, first: 0, end: 1}, {node: -1, first: 1, end: 2}, {node: 0, first: 2, end: 3}}},
+		{"no node", []int{0, 1}, nil, []share{{node: -1, first: 0, end: 2}}},
+		{"what is left over", []int{1, 4, 5}, []holder{{1, has(0, 1, 2, 3, 4, 5)}}, []share{{node: 0, first: 1, end: 2}, {node: 0, first: 4, end: 6}}},
 	} {
 		if got := distribute(c.list, func(int) int64 { return 100 }, c.holders); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
@@ -152,6 +152,87 @@ func TestDistribute(t *testing.T) {
 		}
 		if !slices.Equal(got, list) {
 			t.Fatalf("got %v, want %v", got, list)
+		}
+	}
+}
+
+// Queries are divided where that takes no longer, and each fragment is searched once for each of
+// them.
+func TestDivide(t *testing.T) {
+	// Two replicas on a ring of eight nodes.
+	var list []int
+	ring := make([]holder, 8)
+	for i := range ring {
+		ring[i] = holder{1, map[int]bool{}}
+	}
+	for f := range 32 {
+		list = append(list, f)
+		ring[f/4].has[f], ring[(f/4+4)%8].has[f] = true, true
+	}
+	// One node has all fragments, and two others a copy between them, one of them nearly all.
+	uneven := []holder{{1, map[int]bool{}}, {1, map[int]bool{0: true}}, {1, map[int]bool{}}}
+	for f := range 8 {
+		uneven[0].has[f], uneven[2].has[f] = true, f > 0
+	}
+	same := func(int) int64 { return 100 }
+	for _, c := range []struct {
+		name    string
+		list    []int
+		holders []holder
+		pieces  int
+		want    int // runs of the queries
+	}{
+		{"two replicas", list, ring, 20, 2},
+		{"one piece", list, ring, 1, 1},
+		{"three pieces are not two halves", list, ring, 3, 1},
+		{"a replica is missing", list, ring[:7], 20, 1},
+		{"the slowest would take longer", list[:8], uneven, 20, 1},
+		{"no holder", list, nil, 20, 1},
+	} {
+		sizes := make([]int64, c.pieces)
+		for i := range sizes {
+			sizes[i] = 500
+		}
+		runs := map[int]bool{}
+		for _, s := range divide(c.list, same, c.holders, sizes) {
+			runs[s.queries[0]] = true
+		}
+		if len(runs) != c.want {
+			t.Errorf("%s: %d runs of the queries, want %d", c.name, len(runs), c.want)
+		}
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 2000 {
+		n, most := 1+r.IntN(12), 1+r.IntN(3)
+		holders := make([]holder, r.IntN(9))
+		for i := range holders {
+			holders[i] = holder{1 + float64(r.IntN(3)), map[int]bool{}}
+			for f := range n {
+				holders[i].has[f] = r.IntN(4) < most
+			}
+		}
+		sizes := make([]int64, 1+r.IntN(30))
+		for i := range sizes {
+			sizes[i] = int64(1 + r.IntN(1000))
+		}
+		seen := map[[2]int]int{}
+		for _, s := range divide(list[:n], func(f int) int64 { return int64(1 + f) }, holders, sizes) {
+			for f := s.first; f < s.end; f++ {
+				for q := s.queries[0]; q < s.queries[1]; q++ {
+					seen[[2]int{f, q}]++
+				}
+				any := slices.ContainsFunc(holders, func(h holder) bool { return h.has[f] })
+				if s.node >= 0 && !holders[s.node].has[f] || s.node < 0 && any {
+					t.Fatalf("node %d searches fragment %d", s.node, f)
+				}
+			}
+		}
+		for f := range n {
+			for q := range sizes {
+				if seen[[2]int{f, q}] != 1 {
+					t.Fatalf("fragment %d is searched %d times for part %d of the queries", f, seen[[2]int{f, q}], q)
+				}
+			}
 		}
 	}
 }

@@ -206,7 +206,7 @@ func TestRemote(t *testing.T) {
 	d := c.byFragments[5]
 	args := []string{"-q", c.proteins, "-k", "10", "-b", database.BlockValue(d.Block)}
 	dir := t.TempDir()
-	remote := func(ctx context.Context, o part.Order, queries string) ([]part.Result, error) {
+	remote := func(ctx context.Context, o part.Order, queries []string) ([]part.Result, error) {
 		o.Fragments = []part.Range{{0, 3}, {3, 5}}
 		return part.InDirectory(dir, func(ctx context.Context, s part.Directory) error {
 			for i := range s.Count {

@@ -96,7 +96,7 @@ func Run(ctx context.Context, r Request) error {
 			o.Fragments = append(o.Fragments, part.Range{i, i + 1})
 		}
 		o.Threads = max(1, r.Options.Threads)
-		results, err = r.Remote(ctx, *o, queries) // the numbers of sequences in it are those in the whole
+		results, err = r.Remote(ctx, *o, []string{queries}) // the numbers of sequences in it are those in the whole
 	} else {
 		s.tmp = r.Options.tmp
 		processes := min(max(1, r.Processes), len(r.Database.Fragments))

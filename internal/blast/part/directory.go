@@ -31,7 +31,7 @@ type Directory struct {
 // InDirectory returns a Remote for machines that see a directory. run calls [SearchIn] for each
 // of the parts on them, and returns when all have succeeded.
 func InDirectory(dir string, run func(context.Context, Directory) error) Remote {
-	return func(ctx context.Context, o Order, queries string) ([]Result, error) {
+	return func(ctx context.Context, o Order, queries []string) ([]Result, error) {
 		text, err := json.Marshal(o)
 		if err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func InDirectory(dir string, run func(context.Context, Directory) error) Remote 
 		if err := os.WriteFile(filepath.Join(dir, "search.json"), append(text, '\n'), 0o644); err != nil {
 			return nil, err
 		}
-		in, err := os.Open(queries)
+		in, err := OpenQueries(queries)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func InDirectory(dir string, run func(context.Context, Directory) error) Remote 
 		}
 		var results []Result
 		for i, r := range o.Fragments {
-			results = append(results, Result{r[0], filepath.Join(dir, strconv.Itoa(i)+".part")})
+			results = append(results, Result{0, r[0], filepath.Join(dir, strconv.Itoa(i)+".part")})
 		}
 		return results, nil
 	}

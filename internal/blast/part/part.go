@@ -3,8 +3,10 @@ package part
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"premix/internal/blast/database"
@@ -40,9 +42,11 @@ func (p Programs) Of(o *Order) Program {
 	return p[i]
 }
 
-// Remote lets other machines search the fragments of a database. It returns the results in
-// the order of the fragments, all of which are in one of them.
-type Remote func(ctx context.Context, o Order, queries string) ([]Result, error)
+// Remote lets other machines search the fragments of a database. queries are files: one, or pieces
+// in their order, if neighbouring pieces give the same results together and apart. It returns the
+// results in the order of the pieces, and those of a piece in the order of the fragments, all of
+// which are in one of them.
+type Remote func(ctx context.Context, o Order, queries []string) ([]Result, error)
 
 // Order describes a search to other machines.
 type Order struct {
@@ -60,10 +64,38 @@ type Order struct {
 // Range is a range of fragments: the first one, and the one after the last.
 type Range [2]int
 
-// Result is a file with the results of consecutive fragments.
+// Result is a file with the results of consecutive fragments for consecutive pieces of the queries.
 type Result struct {
+	Piece int // the first one
 	First int // fragment
 	Path  string
+}
+
+// OpenQueries opens pieces of the queries as one stream.
+func OpenQueries(pieces []string) (io.ReadCloser, error) {
+	var files openFiles
+	var all []io.Reader
+	for _, path := range pieces {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, errors.Join(err, files.Close())
+		}
+		files, all = append(files, f), append(all, f)
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(all...), files}, nil
+}
+
+type openFiles []*os.File
+
+func (l openFiles) Close() error {
+	var err error
+	for _, f := range l {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // OrderFormat is the format of an [Order].

@@ -80,19 +80,7 @@ func (c *crowds) start() error {
 		cancel()
 		return err
 	}
-	args := append(c.s.search(c.s.opt.hits), "-query", c.s.queries.path)
-	if c.s.cores > 1 {
-		args = append(args, "-num_threads", strconv.Itoa(c.s.cores))
-	}
-	p, err := c.s.prepare(ctx, dir, c.s.tool, c.s.batch, args...)
-	if err != nil {
-		cancel()
-		return err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err == nil {
-		err = p.cmd.Start()
-	}
+	p, out, err := c.s.start(ctx, dir, c.s.batch, c.s.cores, c.s.opt.hits)
 	if err != nil {
 		cancel()
 		return err

@@ -91,6 +91,20 @@
 //     probe prints them. Formats 5 and 15 repeat them in the report: for these the whole
 //     database is searched.
 //
+// # Tables
+//
+// For gapped searches of blastn in the formats 6, 7 and 10, fragments print tables with the columns
+// sseqid, score and evalue added, and the rows are merged: by score, then by the later fragment. For
+// these searches e-values depend on the score alone, as the lengths of query and database are
+// equal everywhere; if a row is not in this order, the search fails. So there is no archive to
+// write, to read and to format. Neighbouring rows with one id are one hit, so each sequence must
+// have an id of its own (Description.UniqueIDs of package database). Titles, which may contain
+// tabs, and names of taxa, which come from another database, take archives.
+//
+// Other machines get the queries in pieces, which end where batches end. So a run of pieces has the
+// same results as in a search of all queries, and each machine may search some of the pieces only.
+// Archives number their queries from 1, and are searched for in one piece.
+//
 // # Searches that need the whole database
 //
 // These searches run on the whole database: options that compare subjects (-culling_limit,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,57 @@ import (
 
 // remote lets other machines search the parts, and opens the results.
 func (s *scan) remote(ctx context.Context) (sources []archive.Source, done func(), err error) {
+	results, done, err := s.order(ctx, []string{s.queries.path})
+	for _, r := range results {
+		sources = append(sources, archive.Source{Archives: r.file, First: s.db.Fragments[r.First].First})
+	}
+	return sources, done, err
+}
+
+// remoteTables lets other machines search the parts for tables, and opens those of each run of
+// pieces.
+func (s *scan) remoteTables(ctx context.Context) (runs [][]*tableReader, done func(), err error) {
+	pieces, err := s.pieces()
+	if err != nil {
+		return nil, nil, err
+	}
+	results, done, err := s.order(ctx, pieces)
+	for i, r := range results {
+		if i == 0 || r.Piece != results[i-1].Piece {
+			runs = append(runs, nil)
+		}
+		k := len(runs) - 1
+		runs[k] = append(runs[k], newTableReader(s.table, r.file))
+	}
+	return runs, done, err
+}
+
+// mostPieces bounds the number of pieces of the queries.
+const mostPieces = 64
+
+// pieces cuts the queries where batches of BLAST+ end, so that a search of a piece finds and
+// prints the same as a search of all queries.
+func (s *scan) pieces() ([]string, error) {
+	q := s.queries
+	if s.batch == 0 || q.letters < 2*int64(s.batch) || q.odd || q.unnamed {
+		return []string{q.path}, nil
+	}
+	files, err := cut(q.path, filepath.Join(s.dir, "piece-"), (q.count+mostPieces-1)/mostPieces, s.batch)
+	var list []string
+	for _, f := range files {
+		list = append(list, f.path)
+	}
+	return list, err
+}
+
+// opened is an open result.
+type opened struct {
+	part.Result
+	file *os.File
+}
+
+// order lets other machines search the parts, and opens the results until done is called.
+func (s *scan) order(ctx context.Context, pieces []string) (list []opened, done func(), err error) {
 	o := part.Order{Format: part.OrderFormat, Program: database.BLAST, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(s.longer()), Batch: s.batch, Threads: 1}
 	from := 0
 	for _, p := range s.plan.parts {
@@ -25,17 +77,16 @@ func (s *scan) remote(ctx context.Context) (sources []archive.Source, done func(
 		from += len(p.fragments)
 		o.Threads = max(o.Threads, p.threads)
 	}
-	results, err := s.away(ctx, o, s.queries.path)
+	results, err := s.away(ctx, o, pieces)
 	if exited := (*part.ExitError)(nil); errors.As(err, &exited) {
 		return nil, nil, exited // BLAST+ will fail in the same way on this machine, and print why
 	}
 	if err != nil {
 		return nil, nil, &remoteError{err}
 	}
-	var files []*os.File
 	done = func() {
-		for _, f := range files {
-			f.Close()
+		for _, r := range list {
+			r.file.Close()
 		}
 	}
 	for _, r := range results {
@@ -44,10 +95,9 @@ func (s *scan) remote(ctx context.Context) (sources []archive.Source, done func(
 			done()
 			return nil, nil, err
 		}
-		files = append(files, f)
-		sources = append(sources, archive.Source{Archives: f, First: s.db.Fragments[r.First].First})
+		list = append(list, opened{r, f})
 	}
-	return sources, done, nil
+	return list, done, nil
 }
 
 // remoteError is the error of a search on other machines. This machine does not search in
@@ -117,16 +167,17 @@ func (Parts) Check(order *part.Order) error {
 	if err != nil {
 		return err
 	}
-	if o.DB != order.Database || o.values["outfmt"] != "11" || o.entire != "" || o.help {
+	table := o.format == 7 && layoutOf(7, o.columns, false) != nil
+	if o.DB != order.Database || o.format != 11 && !table || o.entire != "" || o.help {
 		return &OptionError{fmt.Sprintf("the options %q are not those of a search of fragments", order.Args), "use the same premix on all machines"}
 	}
-	table := options()
+	known := options()
 	for name := range o.values {
 		switch name {
 		case "db", "outfmt", "max_target_seqs", "num_descriptions", "line_length", "sorthits", "sorthsps":
 			continue
 		}
-		if c := table[name].class; c != find && c != both {
+		if c := known[name].class; c != find && c != both {
 			return &OptionError{fmt.Sprintf("an order may not have the option -%s", name), "use the same premix on all machines"}
 		}
 	}

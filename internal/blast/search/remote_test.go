@@ -44,7 +44,7 @@ func TestCheckOrder(t *testing.T) {
 // Other machines search fragments, and no search of the whole takes place there in silence.
 func TestModeElsewhere(t *testing.T) {
 	away := errors.New("away")
-	remote := func(context.Context, part.Order, string) ([]part.Result, error) { return nil, away }
+	remote := func(context.Context, part.Order, []string) ([]part.Result, error) { return nil, away }
 	o, err := ParseOptions([]string{"-db", "nt", "-query", "/dev/null"})
 	if err != nil {
 		t.Fatal(err)

@@ -26,9 +26,10 @@ type scan struct {
 	queries *queries
 	dir     string // for the files of the programs
 	plan    plan
-	batch   int  // letters of queries for which to search at once; 0: the default of BLAST+
-	single  bool // an archive for each query, not for each batch
-	cores   int  // threads of a search of the whole database
+	batch   int     // letters of queries for which to search at once; 0: the default of BLAST+
+	single  bool    // an archive for each query, not for each batch
+	cores   int     // threads of a search of the whole database
+	table   *layout // programs print tables; nil: archives
 
 	// given are the alignments already found for each query, under the names that the
 	// queries had then; nil: search for them.
@@ -116,18 +117,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	defer cancel()
 	var running []*program
 	start := func(dir string, batch, threads, hits int) (io.Reader, error) {
-		args := append(s.search(hits), "-query", s.queries.path)
-		if threads > 1 {
-			args = append(args, "-num_threads", strconv.Itoa(threads))
-		}
-		p, err := s.prepare(ctx, dir, s.tool, batch, args...)
-		if err != nil {
-			return nil, err
-		}
-		out, err := p.cmd.StdoutPipe()
-		if err == nil {
-			err = p.cmd.Start()
-		}
+		p, out, err := s.start(ctx, dir, batch, threads, hits)
 		if err != nil {
 			return nil, err
 		}
@@ -201,10 +191,31 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	return err
 }
 
+// start starts a search for lists of up to so many hits in the database of a directory.
+func (s *scan) start(ctx context.Context, dir string, batch, threads, hits int) (*program, io.Reader, error) {
+	args := append(s.search(hits), "-query", s.queries.path)
+	if threads > 1 {
+		args = append(args, "-num_threads", strconv.Itoa(threads))
+	}
+	p, err := s.prepare(ctx, dir, s.tool, batch, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	return p, out, err
+}
+
 // search returns the arguments of a search for lists of up to so many hits, without the
 // queries; 0: the default.
 func (s *scan) search(hits int) []string {
-	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-outfmt", "11"})
+	format := "11"
+	if s.table != nil {
+		format = s.table.outfmt
+	}
+	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-outfmt", format})
 	if hits > 0 {
 		args = append(args, "-max_target_seqs", strconv.Itoa(hits))
 	}

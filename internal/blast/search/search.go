@@ -316,7 +316,12 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 		out.w = f
 	}
 	s := r.scan(dir, q)
-	err := r.print(ctx, s, out)
+	var err error
+	if s.table = r.tabular(); s.table != nil {
+		err = r.tables(ctx, s, out)
+	} else {
+		err = r.print(ctx, s, out)
+	}
 	if away := (*remoteError)(nil); errors.As(err, &away) {
 		return away.err
 	}

@@ -53,6 +53,15 @@ type run struct{ begin, length int } // in the query, from 1
 // layoutOf returns the layout of a format, or nil if it cannot be split. If inner is true,
 // the blocks contain their HSPs.
 func layoutOf(format int, columns string, inner bool) *layout {
+	if inner {
+		return layoutWith(format, columns, "qstart", "btop")
+	}
+	return layoutWith(format, columns)
+}
+
+// layoutWith returns the layout of a format, or nil if it cannot be split. Blocks of tables have
+// these further columns.
+func layoutWith(format int, columns string, further ...string) *layout {
 	switch format {
 	case 5:
 		return &layout{outfmt: "5", apart: apartXML, put: putXML, hsps: hspsXML}
@@ -74,12 +83,10 @@ func layoutOf(format int, columns string, inner bool) *layout {
 		return nil
 	}
 	l.columns = asked
-	if inner {
-		for _, name := range []string{"qstart", "btop"} {
-			if l.column(name) < 0 {
-				l.hidden = append(l.hidden, name)
-				l.columns = append(l.columns, name)
-			}
+	for _, name := range further {
+		if l.column(name) < 0 {
+			l.hidden = append(l.hidden, name)
+			l.columns = append(l.columns, name)
 		}
 	}
 	if columns == "" && len(l.hidden) > 0 {
@@ -156,7 +163,7 @@ var (
 	foundLine = regex.Lazy(`^# ([0-9]+) hits found\n$`)
 	fieldLine = []byte("# Fields: ")
 	// fieldNames are the names of the hidden columns in the output.
-	fieldNames = map[string]string{"qstart": ", q. start", "btop": ", BTOP"}
+	fieldNames = map[string]string{"qstart": ", q. start", "btop": ", BTOP", "sseqid": ", subject id", "score": ", score", "evalue": ", evalue"}
 )
 
 // apartTable splits tables with comments (-outfmt 7), which have the number of rows of each

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -474,4 +475,81 @@ func TestSharing(t *testing.T) {
 		t.Errorf("ann stops sharing: %d", status)
 	}
 	check("private again", 404)
+}
+
+// The taxonomy filter of the form and of the API selects as BLAST+ does in a database of makeblastdb
+// with taxonomy ids. For nucleotides BLAST+ estimates the number of letters of the selected sequences,
+// with another rounding in each volume, so the e-values of two fragments are not compared.
+func TestTaxonomy(t *testing.T) {
+	taxa := []string{"9606", "562", "9606", "10090", "562"}
+	r := rand.New(rand.NewPCG(11, 12))
+	gene := make([]byte, 300)
+	for i := range gene {
+		gene[i] = "ACGT"[r.IntN(4)]
+	}
+	plain := filepath.Join(t.TempDir(), "plain")
+	w := newWorld(t, &service.Programs{}, func(o *service.Options) {
+		var fasta, ids strings.Builder
+		for i, id := range taxa {
+			fmt.Fprintf(&fasta, ">seq%d\n%s\n", i, gene[10*i:])
+			fmt.Fprintf(&ids, "seq%d %s\n", i, id)
+		}
+		path := filepath.Join(t.TempDir(), "taxa.fa")
+		for name, text := range map[string]string{path: fasta.String(), path + ".ids": ids.String()} {
+			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, n := range map[string]int{"taxa": 1, "cut": 2} {
+			if _, _, err := database.Add(t.Context(), o.Home, database.AddOptions{Name: name, Source: path, Type: database.Nucl, Fragments: n, ParseIDs: true, TaxIDMap: path + ".ids"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("makeblastdb", "-in", path, "-dbtype", "nucl", "-parse_seqids", "-taxid_map", path+".ids", "-blastdb_version", "5", "-out", plain, "-logfile", "/dev/null")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	})
+	query := ">q\n" + string(gene) + "\n"
+	for _, c := range []struct {
+		option, ids string
+		subjects    int
+	}{
+		{"", "", 5}, {"taxids", "9606", 2}, {"taxids", "562,10090", 3}, {"negative_taxids", "9606", 3}, {"taxids", "10090", 1},
+	} {
+		args := []string{"-db", plain, "-outfmt", "6"}
+		form := url.Values{"program": {"blastn"}, "query": {query}}
+		body := map[string]any{"program": "blastn", "format": "tabular", "query": query}
+		if c.option != "" {
+			args = append(args, "-"+c.option, c.ids)
+			form.Set(c.option, c.ids)
+			body["options"] = map[string]string{c.option: c.ids}
+		}
+		cmd := exec.Command("blastn", args...)
+		cmd.Stdin = strings.NewReader(query)
+		text, err := cmd.Output()
+		if err != nil || strings.Count(string(text), "\n") != c.subjects {
+			t.Fatalf("blastn %q: %v\n%s", args, err, text)
+		}
+		for name, compared := range map[string]func(string) string{"taxa": func(s string) string { return s }, "cut": withoutEvalues} {
+			form.Set("database", name)
+			body["database"] = name
+			id, _ := w.submitted(form)
+			status, byForm, _ := w.ask("GET", "/result?format=tabular&id="+id, nil)
+			byAPI := w.result(w.submit(body), "")
+			if want := compared(string(text)); status != 200 || compared(byForm) != want || compared(byAPI) != want {
+				t.Errorf("%s, %s %s: %d, by the form\n%s\nby the API\n%s\nwant\n%s", name, c.option, c.ids, status, byForm, byAPI, want)
+			}
+		}
+	}
+}
+
+// withoutEvalues removes the column evalue from the standard columns.
+func withoutEvalues(rows string) string {
+	var b strings.Builder
+	for row := range strings.Lines(rows) {
+		columns := strings.Split(row, "\t")
+		fmt.Fprint(&b, strings.Join(append(columns[:10:10], columns[11:]...), "\t"))
+	}
+	return b.String()
 }

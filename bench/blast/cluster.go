@@ -31,6 +31,7 @@ const clusterFragments = 32
 type nodes struct {
 	b         *bench
 	dir, ram  string
+	letters   int64 // of the database
 	processes []*exec.Cmd
 	addresses []string
 	memory    int64
@@ -39,7 +40,7 @@ type nodes struct {
 
 // cluster measures searches by nodes.
 func (b *bench) cluster(from *origins) (err error) {
-	s := &nodes{b: b, dir: filepath.Join(b.dir, "cluster")}
+	s := &nodes{b: b, dir: filepath.Join(b.dir, "cluster"), letters: b.clusterLetters}
 	if s.ram, err = os.MkdirTemp("/dev/shm", "premix-bench-"); err != nil {
 		return err
 	}
@@ -102,14 +103,14 @@ func (b *bench) cluster(from *origins) (err error) {
 
 // prepare makes the database, with and without premix, unless it exists.
 func (s *nodes) prepare(from *origins) error {
-	stamp, made := filepath.Join(s.dir, "made"), fmt.Sprintf("%d letters, %s\n", s.b.clusterLetters, from.from)
+	stamp, made := filepath.Join(s.dir, "made"), fmt.Sprintf("%d letters, %s\n", s.letters, from.from)
 	if was, err := os.ReadFile(stamp); err != nil || string(was) != made {
 		if err := errors.Join(os.RemoveAll(s.dir), os.MkdirAll(filepath.Join(s.dir, "plain"), 0o755)); err != nil {
 			return err
 		}
 		path := filepath.Join(s.dir, "all.fa")
 		defer os.Remove(path)
-		if err := from.write(path, s.b.clusterLetters); err != nil {
+		if err := from.write(path, s.letters); err != nil {
 			return err
 		}
 		for _, args := range [][]string{
@@ -275,35 +276,20 @@ var partTime = regexp.MustCompile(`searched fragments [0-9-]+ in ([0-9.]+) s`)
 func (s *nodes) measure(want []byte) (m measured, err error) {
 	var took, all, slowest, small, overhead []float64
 	for range s.b.reps {
-		var before []float64
-		for i := range s.processes {
-			c, _, err := s.usage(i)
-			if err != nil {
-				return m, err
-			}
-			before = append(before, c)
-		}
-		cmd := s.search(s.b.many)
-		t, out, err := timed(cmd)
+		began := time.Now()
+		head, nodes, most, out, err := s.used(s.b.many)
 		if err != nil {
 			return m, err
 		}
 		if !bytes.Equal(out, want) {
 			return m, errors.New("the nodes find other hits than BLAST+")
 		}
-		sum, most := cpu(cmd.ProcessState).Seconds(), 0.0
-		for i, b := range before {
-			c, _, err := s.usage(i)
-			if err != nil {
-				return m, err
-			}
-			sum, most = sum+c-b, max(most, c-b)
-		}
-		took, all, slowest = append(took, t.Seconds()), append(all, sum), append(slowest, most)
-		cmd = s.search(s.b.small)
+		took, all, slowest = append(took, time.Since(began).Seconds()), append(all, head+nodes), append(slowest, most)
+		cmd := s.search(s.b.small)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		if t, _, err = timed(cmd); err != nil {
+		t, _, err := timed(cmd)
+		if err != nil {
 			return m, fmt.Errorf("%w\n%s", err, stderr.Bytes())
 		}
 		longest := 0.0

@@ -49,7 +49,7 @@ func genomes() (*origins, error) {
 			total += len(c)
 		}
 	}
-	o.from = fmt.Sprintf("a quarter mutated copies of %d genomes (%d Mb) of PREMIX_TESTDATA, the rest random letters", len(paths), total/1_000_000)
+	o.from = fmt.Sprintf("a quarter mutated copies, spread, of %d genomes (%d Mb) of PREMIX_TESTDATA, the rest random letters", len(paths), total/1_000_000)
 	return o, nil
 }
 
@@ -122,21 +122,28 @@ func (o *origins) write(path string, letters int64) error {
 		fmt.Fprintf(w, ">s%d %s\n%s\n", n, kind, seq) // w keeps its error
 		done += int64(len(seq))
 	}
-	// Successive copies differ more and more from their originals.
-	for every := 100; len(o.real) > 0 && done < letters/4; every = max(3, every*2/3) {
+	seq := make([]byte, longest)
+	fill := func(until int64) {
+		for done < min(until, letters) {
+			random(r, seq)
+			put("random", seq)
+		}
+	}
+	// Successive copies differ more and more from their originals. Random sequences are between
+	// them, so that no fragment has more of them than others.
+	var copied int64
+	for every := 100; len(o.real) > 0 && copied < letters/4; every = max(3, every*2/3) {
 		for _, contig := range o.real {
 			for piece := range slices.Chunk(contig, longest) {
-				if done < letters/4 {
+				if copied < letters/4 {
 					put(fmt.Sprintf("mutated, 1 of %d letters", every), mutate(r, piece, every))
+					copied += int64(len(piece))
+					fill(4 * copied)
 				}
 			}
 		}
 	}
-	seq := make([]byte, longest)
-	for done < letters {
-		random(r, seq)
-		put("random", seq)
-	}
+	fill(letters)
 	return errors.Join(w.Flush(), f.Close())
 }
 

@@ -34,7 +34,9 @@ type bench struct {
 	clusterLetters     int64
 	queries, singles   int
 	users, reps        int
-	results            *figures.Results
+
+	divideQueries, divideDatabases string // lists of numbers
+	results                        *figures.Results
 
 	texts       []string // the 1,000 queries
 	small, many string   // files
@@ -50,9 +52,11 @@ func benchMain() (err error) {
 	clean := false
 	flag.StringVar(&b.dir, "work", "bench-work/blast", "`directory` for the database and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&b.parts, "parts", "warm,cold,pss,service,cluster", "what to measure")
+	flag.StringVar(&b.parts, "parts", "warm,cold,pss,service,cluster,divide", "what to measure")
 	flag.Int64Var(&b.letters, "letters", 2_100_000_000, "letters of the database, four per byte")
 	flag.Int64Var(&b.clusterLetters, "cluster-letters", 800_000_000, "letters of the cluster's database")
+	flag.StringVar(&b.divideQueries, "divide-queries", "1200,4650,18600", "numbers of queries that are divided; the last one is 9.3 MB")
+	flag.StringVar(&b.divideDatabases, "divide-databases", "4,1", "divisors of -cluster-letters for the databases of these")
 	flag.IntVar(&b.queries, "queries", 1000, "queries of many")
 	flag.IntVar(&b.singles, "singles", 30, "number of these that are searched for by one blastn each")
 	flag.IntVar(&b.users, "users", 100, "connections to the service")
@@ -87,7 +91,7 @@ func benchMain() (err error) {
 	if err := b.ask(from); err != nil {
 		return err
 	}
-	if b.parts != "cluster" {
+	if b.parts != "cluster" && b.parts != "divide" {
 		if err := b.prepare(from); err != nil {
 			return err
 		}
@@ -95,7 +99,7 @@ func benchMain() (err error) {
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"warm", b.warm}, {"cold", b.cold}, {"pss", b.pss}, {"service", b.service}, {"cluster", func() error { return b.cluster(from) }}} {
+	}{{"warm", b.warm}, {"cold", b.cold}, {"pss", b.pss}, {"service", b.service}, {"cluster", func() error { return b.cluster(from) }}, {"divide", func() error { return b.divide(from) }}} {
 		if !strings.Contains(","+b.parts+",", ","+part.name+",") {
 			continue
 		}

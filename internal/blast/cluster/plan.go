@@ -161,25 +161,26 @@ func distribute(list []int, letters func(fragment int) int64, holders []holder) 
 // BLAST+ makes tables of all its queries, however few fragments it searches. If there are several holders of each fragment, they are divided into teams that each
 // have all fragments, and each team gets a run of the queries. Its nodes search more fragments, for
 // fewer queries: their scans take as long, and their tables less. divide makes as many teams as
-// the slowest scan permits, which may become a tenth longer.
+// take the least time.
 func divide(list []int, letters func(fragment int) int64, holders []holder, sizes []int64) []share {
 	var best []share
-	var alone float64
+	var least float64
 	for n := 1; n <= len(sizes) && n <= len(holders) || n == 1; n++ {
 		all := teams(list, letters, holders, n)
 		if len(all) < n {
 			break
 		}
-		shares, slowest := assign(list, letters, holders, all, sizes)
-		switch {
-		case n == 1:
-			best, alone = shares, slowest
-		case slowest <= 1.1*alone:
-			best = shares
+		if shares, slowest := assign(list, letters, holders, all, sizes); n == 1 || slowest < least {
+			best, least = shares, slowest
 		}
 	}
 	return best
 }
+
+// tables is the number of letters of a database that blastn scans in the time in which it makes the
+// tables of the same queries: 0.15 to 0.25 s for 500,000 letters of them, and 2.6 s for a scan of
+// 800,000,000.
+const tables = 50_000_000
 
 // assign gives each team a run of the queries. slowest is the longest time of a node, in letters
 // of the database times bytes of queries by speed.
@@ -217,7 +218,7 @@ func assign(list []int, letters func(fragment int) int64, holders []holder, all 
 				for f := s.first; f < s.end; f++ {
 					load[s.node] += float64(letters(f))
 				}
-				slowest = max(slowest, load[s.node]*bytes/own[s.node].speed)
+				slowest = max(slowest, (load[s.node]+tables)*bytes/own[s.node].speed)
 				s.node = team[s.node]
 			}
 			shares = append(shares, s)

@@ -174,7 +174,7 @@ func TestDivide(t *testing.T) {
 	for f := range 8 {
 		uneven[0].has[f], uneven[2].has[f] = true, f > 0
 	}
-	same := func(int) int64 { return 100 }
+	same := func(int) int64 { return 2 * tables }
 	for _, c := range []struct {
 		name    string
 		list    []int

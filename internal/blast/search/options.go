@@ -259,6 +259,9 @@ func (o *Options) outfmt() {
 	}
 	limits := []string{"num_descriptions", "num_alignments"}
 	o.hits = o.number("max_target_seqs", 0)
+	if _, ok := o.values["max_target_seqs"]; ok && o.hits == 0 {
+		o.whole("-max_target_seqs 0 is refused by BLAST+") // fragments are searched with longer lists
+	}
 	if isText(o.format) {
 		_, d := o.values[limits[0]]
 		_, a := o.values[limits[1]]

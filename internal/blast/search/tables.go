@@ -22,13 +22,7 @@ import (
 // archives are needed.
 func (r *Request) tabular() *layout {
 	o := r.Options
-	if !r.unlinked() || !r.Database.UniqueIDs || len(r.Database.Members) > 0 || isText(o.format) {
-		return nil
-	}
-	if slices.ContainsFunc(o.show, func(s string) bool { return s != "-parse_deflines" }) {
-		return nil
-	}
-	if o.format != 6 && o.format != 7 && o.format != 10 {
+	if !r.unlinked() || !r.Database.UniqueIDs || len(r.Database.Members) > 0 || len(o.show) > 0 || o.format != 6 && o.format != 7 && o.format != 10 {
 		return nil
 	}
 	l := layoutWith(o.format, o.columns, "sseqid", "score", "evalue")
@@ -338,9 +332,6 @@ func (m *tableMerger) put(blocks [][]byte, at position) error {
 
 // end ends the output.
 func (m *tableMerger) end() error {
-	if m.before != m.s.queries.count {
-		return fmt.Errorf("tables of %d queries instead of %d", m.before, m.s.queries.count)
-	}
 	if err := m.put(nil, position{m.before, true}); err != nil {
 		return err
 	}

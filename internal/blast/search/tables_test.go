@@ -27,7 +27,8 @@ func TestTabular(t *testing.T) {
 		{"blastn", "-outfmt 6", true, true},
 		{"blastn", "-outfmt 7", true, true},
 		{"blastn", "-outfmt 10 -task blastn -max_hsps 1", true, true},
-		{"megablast", "-outfmt 6 -parse_deflines", true, true},
+		{"megablast", "-outfmt 6", true, true},
+		{"blastn", "-outfmt 6 -parse_deflines", true, false},
 		{"blastn", "-outfmt 6", false, false}, // two sequences with one id look like one
 		{"blastn", "-outfmt 6 -ungapped", true, false},
 		{"blastn", "-outfmt 6 -sum_stats true", true, false},

@@ -116,9 +116,9 @@ func (s *blastServer) blastn(genes ...int) (rows string) {
 }
 
 // start starts the service at the same address as before.
-func (s *blastServer) start() {
+func (s *blastServer) start(options ...string) {
 	s.t.Helper()
-	cmd := exec.Command(binary, "blast", "serve", "--listen", s.listen)
+	cmd := exec.Command(binary, append([]string{"blast", "serve", "--listen", s.listen}, options...)...)
 	cmd.Env, cmd.Stderr = s.env, s.t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -255,15 +255,39 @@ func TestBlastnFindsMoreBehindAnotherQuery(t *testing.T) {
 	}
 }
 
-// Many clients search at once while the service is killed and started again. Each accepted search
-// gets the right answer.
+// metric returns a value of /metrics.
+func (s *blastServer) metric(name string) float64 {
+	s.t.Helper()
+	answer, err := http.Get("http://" + s.listen + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n"+name+" ")
+	value, _, _ := strings.Cut(rest, "\n")
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		s.t.Fatalf("%s is %q", name, value)
+	}
+	return v
+}
+
+// Many clients search at once while the service is killed and started again, and while results fill
+// its quota: there is room for four results of each client. Each accepted search gets the right
+// answer.
 func TestBlastServeUnderLoad(t *testing.T) {
 	clients, length := 50, 10*time.Second
 	if os.Getenv("PREMIX_SOAK") != "" {
 		clients, length = 200, 2*time.Minute
 	}
 	s := newBlastServer(t)
-	s.start()
+	quota := 4 * clients * 1000
+	bound := []string{"--max-bytes", fmt.Sprintf("%dB", quota), "--max-user-bytes", fmt.Sprintf("%dB", quota)}
+	s.start(bound...)
 	ctx, cancel := context.WithTimeout(t.Context(), length+5*time.Minute)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
@@ -292,15 +316,20 @@ func TestBlastServeUnderLoad(t *testing.T) {
 		})
 	}
 	time.Sleep(length / 2)
+	evicted := s.metric("premix_blast_evicted_total")
 	rss := s.kill(syscall.SIGKILL)
-	s.start()
+	s.start(bound...)
 	all.Wait()
+	evicted += s.metric("premix_blast_evicted_total")
+	if stored := s.metric("premix_blast_result_bytes"); stored > float64(quota) || os.Getenv("PREMIX_SOAK") != "" && evicted == 0 {
+		t.Errorf("results have %.0f bytes, and may have %d; %.0f were removed to make room", stored, quota, evicted)
+	}
 	rss = max(rss, s.kill(syscall.SIGTERM))
 	slices.Sort(took)
 	if len(took) == 0 {
 		t.Fatal("nothing was answered")
 	}
-	t.Logf("%d clients, %d searches in %v: median %v, p99 %v, slowest %v; %d MiB of memory", clients, len(took), length, took[len(took)/2], took[len(took)*99/100], took[len(took)-1], rss>>20)
+	t.Logf("%d clients, %d searches in %v: median %v, p99 %v, slowest %v; %.0f results were removed to make room; %d MiB of memory", clients, len(took), length, took[len(took)/2], took[len(took)*99/100], took[len(took)-1], evicted, rss>>20)
 	if rss > 1<<30 {
 		t.Errorf("the service took %d MiB", rss>>20)
 	}

@@ -214,10 +214,12 @@ func TestBadNeighbours(t *testing.T) {
 	}{
 		"lies": {func(t *testing.T, o *store, address string) {
 			fake(t, token, address, func(w http.ResponseWriter, r *http.Request) {
-				w.Write([]byte{'O'})
-				for _, b := range o.objects { // of some object
-					w.Write(b)
-					return
+				asked := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+				for _, d := range o.digests {
+					if d.String() != asked { // of another object
+						w.Write(append([]byte{'O'}, o.objects["/"+d.Path()]...))
+						return
+					}
 				}
 			})
 		}, "digest", true},

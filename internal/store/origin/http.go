@@ -253,10 +253,11 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	defer resp.Body.Close()
 	if req.version != nil {
 		_, size, _ := strings.Cut(resp.Header.Get("Content-Range"), "/")
-		*req.version = strings.Join([]string{size, resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")}, " ")
+		*req.version = size
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-			return nil, nil
+			return nil, nil // such an answer may have the size alone
 		}
+		*req.version += " " + resp.Header.Get("ETag") + " " + resp.Header.Get("Last-Modified")
 	}
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
 		_, err = fail(k, err)

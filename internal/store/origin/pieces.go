@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -82,7 +83,7 @@ func (w *web) inPieces(ctx context.Context, r *route, req request) ([]byte, erro
 	}
 	wait.Wait()
 	switch err := errors.Join(errs[:]...); {
-	case err == nil && slices.ContainsFunc(versions[:], func(v string) bool { return v != versions[0] }):
+	case err == nil && slices.ContainsFunc(versions[:], func(v string) bool { return v != versions[0] && !strings.HasPrefix(versions[0], v+" ") }):
 		return nil, errPieces
 	case err == nil && int64(len(j.all)) > req.limit:
 		return nil, &Error{Origin: w.name, Name: req.name, Kind: TooLarge, Err: fmt.Errorf("more than %d bytes", req.limit)}

@@ -431,7 +431,12 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
 	}
-	if n := strings.Count(string(out), "\n--- PASS:"); n != 26 {
+	// In a chroot an ordinary user has no containers.
+	n := strings.Count(string(out), "\n--- PASS:")
+	for _, name := range []string{"TestEveryKindInAContainer", "TestKilledContainers", "TestContainerThatCannotBe"} {
+		n += strings.Count(string(out), "\n--- SKIP: "+name)
+	}
+	if n != 26 {
 		t.Errorf("%d of 26 tests passed as an ordinary user:\n%s", n, out)
 	}
 }

@@ -3,7 +3,6 @@ package bundle
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 
@@ -31,13 +30,12 @@ func Namespaces() *syscall.SysProcAttr {
 
 // canBeRoot returns the reason why this user cannot be root in a user namespace.
 func canBeRoot() error {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.SysProcAttr = Namespaces()
-	cmd.SysProcAttr.Ptrace = true // it stops before its first instruction, and is killed
-	err := cmd.Start()
+	attr := Namespaces()
+	attr.Ptrace = true // it stops before its first instruction, and is killed
+	p, err := os.StartProcess("/proc/self/exe", []string{"premix"}, &os.ProcAttr{Sys: attr})
 	if err == nil {
-		_ = cmd.Process.Kill() // an unreaped child: this cannot fail
-		_ = cmd.Wait()         // it was killed
+		_ = p.Kill() // an unreaped child: this cannot fail
+		_, _ = p.Wait()
 		return nil
 	}
 	return &image.Error{Kind: image.Unavailable, Reason: "an ordinary user needs a user namespace for an image, and cannot make one: " + err.Error(), Err: err,

@@ -521,7 +521,7 @@ func TestTrialRole(t *testing.T) {
 		for _, cgroup := range args {
 			enter(cgroup)
 		}
-		for {
+		for i := 1; i != 0; i += 2 { // an odd number: without end
 		}
 	case "storm":
 		for i := range 16 {
@@ -601,6 +601,7 @@ func TestTrialRole(t *testing.T) {
 				}
 				kept = append(kept, b)
 			}
+			runtime.KeepAlive(kept)
 			time.Sleep(20 * time.Millisecond)
 		}
 	case "serve":

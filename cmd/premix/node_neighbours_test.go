@@ -93,9 +93,11 @@ func TestNeighbourNodes(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	// A node that was late to listen is left out for a second, and on a busy machine a slow one.
+	// A node that was late to listen is left out for a second, and on a busy machine a slow one,
+	// too. Without neighbours there are eight requests for each object.
 	objects, requests := counter.objects()
-	if objects == 0 || requests > 2*objects {
+	t.Logf("%d requests for %d objects", requests, objects)
+	if objects == 0 || requests > 4*objects {
 		t.Errorf("%d requests for %d objects of 8 nodes", requests, objects)
 	}
 	given := int64(0)

@@ -9,9 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -369,40 +369,39 @@ func containerVictim(root, dir string) int {
 	select {}
 }
 
-// TestFixedDir shows FixedDir where its parent does not have it, with all else in /run.
+// TestFixedDir shows FixedDir where its parent does not have it, with all else in /run. It does
+// so in a process with a mount namespace of its own.
 func TestFixedDir(t *testing.T) {
+	const inside = "PREMIX_TEST_FIXED_DIR"
 	needNamespaces(t)
-	scratch := t.TempDir()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread has other mounts
-		done <- func() error {
-			if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-				unix.Mount("test", "/run", "tmpfs", 0, "")); err != nil {
-				return err
-			}
-			if err := errors.Join(os.MkdirAll("/run/premix/other", 0o755), os.Mkdir("/run/dir", 0o755), os.WriteFile("/run/dir/file", []byte("text"), 0o644),
-				os.WriteFile("/run/pid", []byte("1"), 0o644), os.Symlink("dir/file", "/run/link")); err != nil {
-				return err
-			}
-			if err := showFixedDir(scratch); err != nil {
-				return err
-			}
-			link, err := os.ReadFile("/run/link")
-			pid, err2 := os.ReadFile("/run/pid")
-			if err := errors.Join(err, err2, os.WriteFile(filepath.Join(FixedDir, "new"), nil, 0o644)); err != nil {
-				return err
-			}
-			if _, err := os.Stat("/run/premix/other"); err != nil {
-				return err
-			}
-			if string(link) != "text" || string(pid) != "1" {
-				return fmt.Errorf("/run has %q and %q", link, pid)
-			}
-			return nil
-		}()
-	}()
-	if err := <-done; err != nil {
-		t.Error(err)
+	scratch := os.Getenv(inside)
+	if scratch == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestFixedDir$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"="+t.TempDir())
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestFixedDir") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	check(unix.Mount("test", "/run", "tmpfs", 0, ""))
+	check(os.MkdirAll("/run/premix/other", 0o755))
+	check(os.Mkdir("/run/dir", 0o755))
+	check(os.WriteFile("/run/dir/file", []byte("text"), 0o644))
+	check(os.WriteFile("/run/pid", []byte("1"), 0o644))
+	check(os.Symlink("dir/file", "/run/link"))
+	check(showFixedDir(scratch))
+	check(os.WriteFile(filepath.Join(FixedDir, "new"), nil, 0o644))
+	_, err := os.Stat("/run/premix/other")
+	check(err)
+	if link, pid := read(t, "/run/link"), read(t, "/run/pid"); link != "text" || pid != "1" {
+		t.Errorf("/run has %q and %q", link, pid)
 	}
 }

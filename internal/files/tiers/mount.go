@@ -221,6 +221,21 @@ func dead(err error) bool {
 	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
 }
 
+// look returns the path of a directory without symbolic links, and its entries.
+func look(dir string) (real string, list []os.DirEntry, err error) {
+	var s unix.Statfs_t // it asks the server, while stat may be answered from a cache
+	if err := unix.Statfs(dir, &s); dead(err) {
+		return "", nil, err
+	}
+	if real, err = filepath.EvalSymlinks(dir); err == nil {
+		list, err = os.ReadDir(real)
+	}
+	if err != nil {
+		return "", nil, errors.Unwrap(err)
+	}
+	return real, list, nil
+}
+
 // mountPoint checks a directory for use as a mount point. It removes the mount of a killed
 // server.
 func mountPoint(c *Config, dir string) (string, error) {
@@ -228,19 +243,16 @@ func mountPoint(c *Config, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var s unix.Statfs_t // it asks the server, while stat may be answered from a cache
-	if err := unix.Statfs(dir, &s); dead(err) {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+	real, list, err := look(dir)
+	// A server that was killed a moment ago can be gone in the middle of a look.
+	for tries := 0; dead(err) && tries < 3; tries++ {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
 		}
+		real, list, err = look(dir)
 	}
-	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return "", &DirError{dir, errors.Unwrap(err)}
-	}
-	list, err := os.ReadDir(real)
-	if err != nil {
-		return "", &DirError{dir, errors.Unwrap(err)}
+		return "", &DirError{dir, err}
 	}
 	if len(list) > 0 {
 		return "", &DirError{dir, fmt.Errorf("it is not empty: it holds %s", list[0].Name())}

@@ -489,7 +489,7 @@ func causeOfWait(at string, uninterrupted bool) string {
 }
 
 // place returns the file system that a process most likely waits for: one with an open file,
-// one that its command line names, or that of its working directory. Links in /proc
+// one that its command line names, or the file system of its working directory. Links in /proc
 // do not ask the file system. The caller holds mu.
 func (c *lost) place(pid int, remote, cwd bool) lostKey {
 	dir := c.path(filepath.Join("proc", strconv.Itoa(pid)))

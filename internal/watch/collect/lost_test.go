@@ -27,14 +27,14 @@ func lostFiles(b *bench) int {
 	b.write("sys/fs/cgroup/pids/premix-7.1.1/slot-0/cgroup.procs", fmt.Sprint(pid))
 	aThread(b, pid, "D", "jbd2_log_wait_commit", 1e9, 1e9)
 	b.write(fmt.Sprintf("proc/%d/cgroup", pid), "9:pids:/premix-7.1.1/slot-0\n4:memory:/x/premix-7.1.1\n1:cpu:/box\n")
-	b.write(fmt.Sprintf("proc/%d/cmdline", pid), "sort\x00--buffer=/work/in.txt\x00")
+	b.write(fmt.Sprintf("proc/%d/cmdline", pid), "sort\x00--buffer=/scratch/in.txt\x00")
 	b.write(fmt.Sprintf("proc/%d/io", pid), "rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\n")
 	return pid
 }
 
-// lostMounts adds a disk at /work and a server at /far to the mounts of the machine.
+// lostMounts adds a disk at /scratch and a server at /far to the mounts of the machine.
 func lostMounts(b *bench) {
-	b.write("proc/self/mountinfo", mustRead(b, "proc/self/mountinfo")+"90 1 8:17 / /work rw - ext4 /dev/sdb1 rw\n91 1 0:77 / /far rw - fuse.sshfs far:/ rw\n")
+	b.write("proc/self/mountinfo", mustRead(b, "proc/self/mountinfo")+"90 1 8:17 / /scratch rw - ext4 /dev/sdb1 rw\n91 1 0:77 / /far rw - fuse.sshfs far:/ rw\n")
 	if err := os.MkdirAll(filepath.Join(b.root, "sys/dev/block"), 0o755); err != nil {
 		b.t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestLost(t *testing.T) {
 		before, now func(b *bench, pid int)
 		want        map[string]float64
 	}{
-		"a disk": {want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/work"}`: 1}},
+		"a disk": {want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/scratch"}`: 1}},
 		"a timer": {
 			now:  func(b *bench, pid int) { aThread(b, pid, "S", "hrtimer_nanosleep", second, second) },
 			want: map[string]float64{},
@@ -66,7 +66,7 @@ func TestLost(t *testing.T) {
 		"a server": {
 			now: func(b *bench, pid int) {
 				aThread(b, pid, "S", "request_wait_answer", second, second)
-				b.write(fmt.Sprintf("proc/%d/cmdline", pid), "cat\x00/far/x\x00/work/y\x00")
+				b.write(fmt.Sprintf("proc/%d/cmdline", pid), "cat\x00/far/x\x00/scratch/y\x00")
 			},
 			want: map[string]float64{`task.lost{cause="filesystem",thing="/far"}`: 1},
 		},
@@ -94,14 +94,14 @@ func TestLost(t *testing.T) {
 				b.write("sys/fs/cgroup/pids/premix-7.1.1/slot-0/cgroup.procs", fmt.Sprintf("%d\n%d\n", pid, pid+1))
 				aThread(b, pid+1, "S", "do_wait", second, second)
 			},
-			want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/work"}`: 1},
+			want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/scratch"}`: 1},
 		},
 		"two threads, of which one runs": {
 			now: func(b *bench, pid int) {
 				b.write("sys/fs/cgroup/pids/premix-7.1.1/slot-0/cgroup.procs", fmt.Sprintf("%d\n%d\n", pid, pid+1))
 				aThread(b, pid+1, "R", "0", second, 0)
 			},
-			want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/work"}`: 0.5},
+			want: map[string]float64{`task.lost{cause="disk",device="sdb1",thing="/scratch"}`: 0.5},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestLostShares(t *testing.T) {
 	b.write("sys/fs/cgroup/memory/x/premix-7.1.1/memory.stat", "cache 5\nworkingset_refault_file 1256\n") // 128 a second
 	got = turn()
 	memory := fmt.Sprintf(`task.lost{cause="memory",thing=%q}`, filepath.Join(b.root, "sys/fs/cgroup/memory/x/premix-7.1.1"))
-	if m, d := got[memory], got[`task.lost{cause="disk",device="sdb1",thing="/work"}`]; math.Abs(m-0.5) > 1e-3 || math.Abs(d-0.5) > 1e-3 {
+	if m, d := got[memory], got[`task.lost{cause="disk",device="sdb1",thing="/scratch"}`]; math.Abs(m-0.5) > 1e-3 || math.Abs(d-0.5) > 1e-3 {
 		t.Errorf("refaults at half the rate: %v", got)
 	}
 }

@@ -57,7 +57,7 @@ func TestCosts(t *testing.T) {
 		}
 		return curve{"task.lost", watch.Count, append([]string{"cause", cause}, labels...), usual, then}
 	}
-	disk := []string{"device", "sdb", "thing", "/work"}
+	disk := []string{"device", "sdb", "thing", "/scratch"}
 	on := func(name string, unit watch.Unit, usual, then float64) curve {
 		return curve{name, unit, []string{"device", "sdb"}, usual, then}
 	}
@@ -65,7 +65,7 @@ func TestCosts(t *testing.T) {
 		return curve{"node.program_" + resource, unit, append([]string{"program", "culprit"}, more...), 0, then}
 	}
 	space := func(then float64) []curve {
-		return []curve{{"mount.size", watch.Bytes, []string{"mount", "/work"}, 1e12, 1e12}, {"mount.available", watch.Bytes, []string{"mount", "/work"}, 5e11, then}}
+		return []curve{{"mount.size", watch.Bytes, []string{"mount", "/scratch"}, 1e12, 1e12}, {"mount.available", watch.Bytes, []string{"mount", "/scratch"}, 5e11, then}}
 	}
 	for name, c := range map[string]struct {
 		curves    []curve
@@ -131,7 +131,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// A loss is split between those that took the resource, in proportion.
+// A loss is split between the programs that took the resource, in proportion.
 func TestCostsAreSplit(t *testing.T) {
 	src, w := loaded(curve{"task.lost", watch.Count, []string{"cause", "processor"}, 3, 7},
 		curve{"node.program_cpu", watch.Cores, []string{"program", "large"}, 0, 3}, curve{"node.program_cpu", watch.Cores, []string{"program", "small"}, 0, 1},
@@ -154,7 +154,7 @@ func TestCostsAreSplit(t *testing.T) {
 
 // Tries that fail on a full disk cost their time.
 func TestFailingTasks(t *testing.T) {
-	src, w := loaded(curve{"mount.size", watch.Bytes, []string{"mount", "/work"}, 1e12, 1e12}, curve{"mount.available", watch.Bytes, []string{"mount", "/work"}, 5e11, 1e8})
+	src, w := loaded(curve{"mount.size", watch.Bytes, []string{"mount", "/scratch"}, 1e12, 1e12}, curve{"mount.available", watch.Bytes, []string{"mount", "/scratch"}, 5e11, 1e8})
 	for at := src.first; at.Before(w.End); at = at.Add(2 * time.Second) {
 		src.tasks = append(src.tasks, watch.Task{Key: at.String(), Engine: "local", Began: at, End: at.Add(2 * time.Second), OK: at.Before(w.End.Add(-30 * time.Second))})
 	}
@@ -162,7 +162,7 @@ func TestFailingTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Findings) != 1 || r.Findings[0].Kind != explain.Full || r.Findings[0].Thing != "file system /work" || math.Abs(r.Findings[0].CostSeconds-30) > 3 {
+	if len(r.Findings) != 1 || r.Findings[0].Kind != explain.Full || r.Findings[0].Thing != "file system /scratch" || math.Abs(r.Findings[0].CostSeconds-30) > 3 {
 		t.Errorf("%+v", r.Findings)
 	}
 }

@@ -27,7 +27,7 @@
 //
 // A loss counts if its part of the tasks' time exceeds the median of the stretches of the
 // baseline by leastShare, and by beyond times the distance of the greatest stretch from the
-// median; or, for a disk, if the use of the disk exceeds that of all stretches. Stretches are
+// median; or, for a disk, if the disk is used more than in any stretch. Stretches are
 // as long as the window. Each loss is split between its takers in proportion to their
 // additional use. The cause's kind follows from the use: small writes, large ones, a file
 // system that fills, short processes. Parts of one cause are joined, and the greatest cost

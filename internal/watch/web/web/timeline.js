@@ -187,7 +187,7 @@ export function timeline(root) {
         : lost ? h("div", { class: "empty" }, h("h2", {}, "No cause"), h("p", {}, "Nothing cost tasks much more of their time than before."))
         : h("div", { class: "empty" }, h("h2", {}, report.notes.length ? "No trouble" : "Nothing unusual"), h("p", {}, report.notes.length ? "Some series left their usual range, and nothing waited or failed." : `All ${report.series} series stayed within what is usual for them.`), report.usual ? h("p", { class: "soft" }, `${report.usual} did what they do at this hour, or now and then.`) : ""),
       report.omitted ? h("p", { class: "soft" }, `and ${report.omitted} more`) : "",
-      report.notes.length ? h("h3", {}, lost ? "Unusual, without a measured cost" : "Unusual, but nobody's trouble") : "",
+      report.notes.length ? h("h3", {}, lost ? "Unusual, without a measured cost" : "Unusual, but no task was slow") : "",
       report.notes.length ? h("ol", { class: "findings" }, report.notes.map((f) => finding(f, -1, first))) : "",
       report.young ? h("p", { class: "soft" }, `${report.young} series have too little history to be compared.`) : "");
     say(list.length ? `${list.length} findings. First: ${list[0].sentence}` : "nothing unusual");

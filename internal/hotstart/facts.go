@@ -91,6 +91,21 @@ func factValue(name string) (string, error) {
 	case tracer.FactNice:
 		nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 		return strconv.Itoa(nice), err
+	case tracer.FactIO:
+		const process = 1 // IOPRIO_WHO_PROCESS
+		v, _, e := unix.Syscall(unix.SYS_IOPRIO_GET, process, 0, 0)
+		if e != 0 {
+			return "", os.NewSyscallError("ioprio_get", e)
+		}
+		return strconv.Itoa(int(v)), nil
+	case tracer.FactPolicy:
+		v, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			return "", os.NewSyscallError("sched_getattr", err)
+		}
+		return fmt.Sprint(v.Policy, v.Flags, v.Nice, v.Priority), nil
+	case tracer.FactInherited:
+		return tracer.InheritedProperties()
 	case tracer.FactMemory:
 		var s unix.Sysinfo_t
 		err := unix.Sysinfo(&s)

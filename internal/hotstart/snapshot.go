@@ -49,7 +49,7 @@ const (
 	noiseName = "noise"
 	usesName  = "uses"
 
-	metaVersion = 7
+	metaVersion = 8
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.

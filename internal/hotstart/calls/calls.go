@@ -63,6 +63,7 @@ const (
 	maxForms  = 2048
 	maxTries  = 6
 	maxFirst  = 2 // tries after which a preparation may still come before a call
+	maxServed = 8 // environments of a form
 	maxStarts = 8 << 20
 	retryAge  = 7 * 24 * time.Hour
 )
@@ -93,6 +94,9 @@ type form struct {
 	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
 	Tries  int       `json:"tries,omitempty"`  // failed preparations
 	Exe    exeStamp  `json:"exe"`
+
+	// Served identifies the environments for which there was a snapshot, the last one at the end.
+	Served []uint64 `json:"served,omitempty"`
 }
 
 type state string
@@ -154,6 +158,19 @@ func (e *envSeen) note(env []string, named func(value string) bool) (found bool,
 	}
 	e.Values = values
 	return found, other
+}
+
+// sum identifies an environment without the values of its late variables.
+func (e *envSeen) sum(env, late []string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%x", e.Salt)
+	for _, v := range env {
+		if name, _, _ := strings.Cut(v, "="); slices.Contains(late, name) {
+			v = name
+		}
+		fmt.Fprintf(h, " %q", v)
+	}
+	return h.Sum64()
 }
 
 // late returns the names of the late variables of an environment.
@@ -269,6 +286,8 @@ func decide(c Call, note bool) (Plan, error) {
 		return Plan{Reason: c.Inherited.Refusal()}, nil
 	case procstate.CanFixAddresses() != nil:
 		return Plan{Reason: procstate.CanFixAddresses().Error()}, nil
+	case slices.Contains(f.Served, f.Env.sum(c.Env, p.LateEnv)):
+		p.Hot = true // also while a snapshot is prepared for other calls of the form
 	case f.State == cold:
 		p.Cold, p.Reason = true, f.Reason
 		return p, nil
@@ -496,21 +515,35 @@ func RecordKept(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Tries = ready, "", min(f.Tries, maxTries-1) })
 }
 
-// RecordReady notes that there is a snapshot of a form.
-func RecordReady(key string) error {
-	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
+// RecordReady notes that there is a snapshot for calls of the form of c.
+func RecordReady(c Call, p Plan) error {
+	return update(p.Key, func(f *form) {
+		f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0
+		f.leave(c, p)
+		f.Served = append(f.Served, f.Env.sum(c.Env, p.LateEnv))
+		f.Served = f.Served[max(0, len(f.Served)-maxServed):]
+	})
 }
 
-// RecordCold records why calls of a form start cold.
-func RecordCold(key, reason string) error {
-	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
+// leave removes the environment of a call from those for which there was a snapshot.
+func (f *form) leave(c Call, p Plan) {
+	sum := f.Env.sum(c.Env, p.LateEnv)
+	f.Served = slices.DeleteFunc(f.Served, func(s uint64) bool { return s == sum })
 }
 
-// RecordMissed records that a ready form does not have a snapshot for a call, and reports whether
-// to prepare one.
+// RecordCold records why calls of the form of c start cold.
+func RecordCold(c Call, p Plan, reason string) error {
+	return update(p.Key, func(f *form) {
+		f.State, f.Reason, f.Since = cold, reason, time.Now().UTC()
+		f.leave(c, p)
+	})
+}
+
+// RecordMissed records that no snapshot of a form serves a call, and reports whether to
+// prepare one.
 func RecordMissed(key string) (prepare bool) {
 	err := update(key, func(f *form) {
-		if prepare = !f.waits(); prepare {
+		if prepare = f.State != cold && !f.waits(); prepare {
 			f.State = unprepared
 		}
 	})

@@ -68,7 +68,7 @@ func TestForm(t *testing.T) {
 		t.Errorf("while a snapshot is prepared: %+v", p)
 	}
 	must(t, preparing.Close())
-	must(t, RecordReady(second.Key))
+	must(t, RecordReady(call(t, "bwa mem ref b_1.fq b_2.fq"), second))
 	p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq"))
 	if !p.Hot || len(p.Words) != 2 || p.Words[0].Role != tools.Input {
 		t.Errorf("with a snapshot: %+v", p)
@@ -83,7 +83,10 @@ func TestForm(t *testing.T) {
 			t.Errorf("with a snapshot for other calls: %+v, or it is prepared again at once", p)
 		}
 	}
-	must(t, RecordCold(p.Key, "it is cold"))
+	must(t, RecordCold(call(t, "bwa mem ref d_1.fq d_2.fq"), p, "it is cold"))
+	if RecordMissed(p.Key) {
+		t.Error("a form that is cold is prepared")
+	}
 	if p := plan(t, call(t, "bwa mem ref e_1.fq e_2.fq")); p.Hot || p.Prepare || p.Reason != "it is cold" {
 		t.Errorf("cold: %+v", p)
 	}
@@ -132,12 +135,13 @@ func TestFormKey(t *testing.T) {
 func TestLateEnv(t *testing.T) {
 	dir := home(t)
 	plan(t, call(t, "bwa mem ref s1_1.fq", "SAMPLE=secret-s1", "PWD=/a", "LANG=C", "SLURM_JOB_ID=1", "MODE=1"))
-	p := plan(t, call(t, "bwa mem ref s2_1.fq", "SAMPLE=secret-s2", "PWD=/b", "LANG=C", "SLURM_JOB_ID=2", "NEW=1", "MODE=1"))
+	second := call(t, "bwa mem ref s2_1.fq", "SAMPLE=secret-s2", "PWD=/b", "LANG=C", "SLURM_JOB_ID=2", "NEW=1", "MODE=1")
+	p := plan(t, second)
 	slices.Sort(p.LateEnv)
 	if got := strings.Join(p.LateEnv, " "); got != "PWD SAMPLE SLURM_JOB_ID" || !p.Prepare {
 		t.Errorf("late: %s, %+v", got, p)
 	}
-	must(t, RecordReady(p.Key))
+	must(t, RecordReady(second, p))
 	if p := plan(t, call(t, "bwa mem ref s3_1.fq", "SAMPLE=secret-s3", "LANG=C", "MODE=1")); !p.Hot {
 		t.Errorf("%+v", p)
 	}
@@ -169,6 +173,55 @@ func TestLateEnv(t *testing.T) {
 	must(t, err)
 }
 
+// Calls whose environment was prepared are hot while a snapshot is prepared for another
+// environment, after a call with another one, and where calls with another one start cold.
+func TestServed(t *testing.T) {
+	home(t)
+	with := func(mode string) Call { return call(t, "bwa mem ref s1_1.fq", "MODE="+mode, "LANG=C") }
+	plan(t, with("one"))
+	p := plan(t, with("one"))
+	must(t, RecordReady(with("one"), p))
+	if p := plan(t, with("two")); p.Hot || p.Prepare {
+		t.Errorf("the first call of another environment: %+v", p)
+	}
+	if p := plan(t, with("one")); !p.Hot {
+		t.Errorf("after a call with another environment: %+v", p)
+	}
+	plan(t, with("two"))
+	p = plan(t, with("two"))
+	if !p.Hot || !RecordMissed(p.Key) {
+		t.Errorf("the second call in a row with another environment is not prepared: %+v", p)
+	}
+	must(t, RecordTrying(p.Key, with("two")))
+	if p := plan(t, with("two")); p.Hot {
+		t.Errorf("while its snapshot is prepared: %+v", p)
+	}
+	plan(t, with("one"))
+	if p := plan(t, with("one")); !p.Hot || RecordMissed(p.Key) {
+		t.Errorf("while another snapshot is prepared: %+v, or a second one is begun", p)
+	}
+	must(t, RecordCold(with("two"), p, "it is cold"))
+	if p := plan(t, with("one")); !p.Hot || RecordMissed(p.Key) {
+		t.Errorf("with another environment that is cold: %+v, or it is prepared", p)
+	}
+	if p := plan(t, with("two")); p.Hot || p.Reason != "it is cold" {
+		t.Errorf("an environment that is cold: %+v", p)
+	}
+	for n := range 2 * maxServed {
+		must(t, RecordReady(with(fmt.Sprint(n)), p))
+	}
+	must(t, RecordReady(with("1"), p))
+	must(t, update(p.Key, func(f *form) {
+		if len(f.Served) != maxServed || f.Served[maxServed-1] != f.Env.sum(with("1").Env, nil) {
+			t.Errorf("the environments of the snapshots are %x", f.Served)
+		}
+	}))
+	must(t, RecordCold(with("1"), p, "it is cold"))
+	if p := plan(t, with("1")); p.Hot {
+		t.Errorf("an environment that had a snapshot and is cold now: %+v", p)
+	}
+}
+
 // Failed preparations are retried at growing intervals, a limited number of times. They are tried
 // again after the program has changed.
 func TestTries(t *testing.T) {
@@ -177,7 +230,8 @@ func TestTries(t *testing.T) {
 	c.Exe = filepath.Join(t.TempDir(), "bwa")
 	must(t, os.WriteFile(c.Exe, nil, 0o755))
 	plan(t, c)
-	key := plan(t, c).Key
+	p := plan(t, c)
+	key := p.Key
 	for n := range maxTries {
 		must(t, RecordTrying(key, c))
 		must(t, RecordFailed(key, "a reason"))
@@ -189,12 +243,12 @@ func TestTries(t *testing.T) {
 			t.Fatalf("prepared long after try %d: %v", n+1, got)
 		}
 	}
-	must(t, RecordCold(key, "no"))
+	must(t, RecordCold(c, p, "no"))
 	must(t, os.WriteFile(c.Exe, []byte("new"), 0o755))
 	if !plan(t, c).Prepare {
 		t.Error("a program that has changed is not tried again")
 	}
-	must(t, RecordCold(key, "no"))
+	must(t, RecordCold(c, p, "no"))
 	must(t, update(key, func(f *form) { f.Since = f.Since.Add(-retryAge) }))
 	if !plan(t, c).Prepare {
 		t.Error("a form that was cold for a week is not tried again")

@@ -63,6 +63,22 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 	return Plan{Words: words}, p.Calls >= unknownCalls
 }
 
+// RecordOutput notes that an argument of a call names an output. The output was there before a
+// call, as where a pipeline runs again, and learn took it for an input. It reports whether
+// this is new: calls of a program in the catalogue have no pattern.
+func RecordOutput(c Call, arg int) bool {
+	dir, err := Dir()
+	if err != nil {
+		return false
+	}
+	path, p := filepath.Join(dir, "patterns", patternKey(c)), &pattern{}
+	if load(path, p) != nil || p.Late[arg] != tools.Input {
+		return false
+	}
+	p.Late[arg] = tools.Output
+	return save(path, p) == nil
+}
+
 // patternKey identifies calls whose words may be compared.
 func patternKey(c Call) string {
 	h := fnv.New128a()

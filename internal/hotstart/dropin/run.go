@@ -196,6 +196,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		} else if err != nil {
 			var unfit *inplace.Unfit
 			if errors.As(err, &unfit) {
+				if unfit.Written != nil && calls.RecordOutput(c, unfit.Written.Arg) {
+					return Warm(ctx, c, set, log)
+				}
 				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
 				if unfit.Passing && inplace.Usable(store, e) {
 					return nil, errors.Join(err, calls.RecordKept(p.Key))
@@ -203,7 +206,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 				if unfit.Passing {
 					return nil, errors.Join(err, calls.RecordFailed(p.Key, unfit.Reason))
 				}
-				return nil, errors.Join(err, calls.RecordCold(p.Key, unfit.Reason))
+				return nil, errors.Join(err, calls.RecordCold(c, p, unfit.Reason))
 			}
 			return nil, errors.Join(err, calls.RecordFailed(p.Key, err.Error()))
 		}
@@ -217,9 +220,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	}
 	if slices.ContainsFunc(removed, func(r *inplace.Snapshot) bool { return r.ID == s.ID }) {
 		reason := fmt.Sprintf("its snapshot takes %s, and the quota is %s", units.Size(size), units.Size(set.Quota))
-		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.RecordCold(p.Key, reason))
+		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.RecordCold(c, p, reason))
 	}
-	return s, calls.RecordReady(p.Key)
+	return s, calls.RecordReady(c, p)
 }
 
 // humble makes the kernel kill this process before the tool if memory runs out. If the

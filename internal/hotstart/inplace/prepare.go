@@ -17,7 +17,8 @@ type PrepareOptions struct {
 // is kept in the store, and Find returns it.
 type Unfit struct {
 	Reason  string
-	Passing bool // it may be gone the next time, as where an input is missing
+	Passing bool  // it may be gone the next time, as where an input is missing
+	Written *Word // an input that the tool writes; nil: none
 }
 
 func (e *Unfit) Error() string { return "the command cannot start hot: " + e.Reason }

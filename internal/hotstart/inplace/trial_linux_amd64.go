@@ -635,7 +635,11 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 	switch {
 	case name.Word >= 0:
 		if changes && t.call.Words[name.Word].Role == Input {
-			return false, unfit("it writes to %s, which is an input", t.words[name.Word]+name.Rest)
+			u := &Unfit{Reason: fmt.Sprintf("it writes to %s, which is an input", t.words[name.Word]+name.Rest)}
+			if name.Rest == "" {
+				u.Written = &t.call.Words[name.Word]
+			}
+			return false, u
 		}
 		into := l.Op == tracer.AccessOpen && t.inputs[name.Word] != "" && name.Rest == ""
 		k.Input = into
@@ -700,7 +704,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 
 // varied are the facts that differ between preparations, or that have snapshots of their own
 // (package procstate).
-var varied = []string{tracer.FactProcessors, tracer.FactNice}
+var varied = []string{tracer.FactProcessors, tracer.FactNice, tracer.FactIO, tracer.FactPolicy, tracer.FactInherited}
 
 // asked notes a question of the tool about the machine, the process or a file.
 func (t *trial) asked(l hotstart.Access) error {

@@ -106,6 +106,10 @@ static void begin(void)
 	if (is("cpuset")) { cpu_set_t s; sched_getaffinity(0, sizeof s, &s); memcpy(&number, &s, sizeof number); }
 	if (is("memory")) { struct sysinfo s; sysinfo(&s); number = s.totalram; explicit_bzero(&s, sizeof s); }
 	if (is("nice")) number = getpriority(PRIO_PROCESS, 0);
+	if (is("io")) number = syscall(SYS_ioprio_get, 1, 0);
+	if (is("policy")) number = sched_getscheduler(0);
+	if (is("slack")) number = prctl(PR_GET_TIMERSLACK);
+	if (is("privileges")) number = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
 	if (is("files")) { struct rlimit r; getrlimit(RLIMIT_NOFILE, &r); number = r.rlim_cur; }
 	if (is("core")) { struct rlimit r; getrlimit(RLIMIT_CORE, &r); number = r.rlim_cur; }
 	if (is("boot")) {

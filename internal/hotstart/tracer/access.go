@@ -1,5 +1,13 @@
 package tracer
 
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
 // Access is a system call in which a thread uses a file. The thread is stopped at the entry
 // of the call until the caller calls Continue or Hold.
 type Access struct {
@@ -40,6 +48,26 @@ const (
 	FactHost       = "the name of the machine"
 	FactProcessors = "the set of processors that it may run on"
 	FactNice       = "the nice value"
+	FactIO         = "the priority for input and output"
+	FactPolicy     = "the scheduling policy"
+	FactInherited  = "a property that it has inherited (prctl(2))"
 	FactMemory     = "the size of the memory"
 	FactLimit      = "resource limit " // and the number of the resource
 )
+
+// inheritedProperties are the operations of prctl(2) that return a property which a program
+// inherits.
+var inheritedProperties = []int{unix.PR_GET_TIMERSLACK, unix.PR_GET_THP_DISABLE, unix.PR_GET_SECUREBITS}
+
+// InheritedProperties returns the properties that FactInherited stands for, of this thread.
+func InheritedProperties() (string, error) {
+	var all []string
+	for _, op := range inheritedProperties {
+		v, err := unix.PrctlRetInt(op, 0, 0, 0, 0)
+		if err != nil {
+			return "", os.NewSyscallError("prctl", err)
+		}
+		all = append(all, strconv.Itoa(v))
+	}
+	return strings.Join(all, " "), nil
+}

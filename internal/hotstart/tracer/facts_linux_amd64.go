@@ -13,12 +13,16 @@ import (
 // facts are the calls that return a property of the machine or of the process that may
 // differ between two executions. A limit has the number of the resource behind its name.
 var facts = map[uint64]string{
-	unix.SYS_UNAME:             FactHost,
-	unix.SYS_SCHED_GETAFFINITY: FactProcessors,
-	unix.SYS_GETPRIORITY:       FactNice,
-	unix.SYS_SYSINFO:           FactMemory,
-	unix.SYS_PRLIMIT64:         FactLimit,
-	unix.SYS_GETRLIMIT:         FactLimit,
+	unix.SYS_UNAME:              FactHost,
+	unix.SYS_SCHED_GETAFFINITY:  FactProcessors,
+	unix.SYS_GETPRIORITY:        FactNice,
+	unix.SYS_IOPRIO_GET:         FactIO,
+	unix.SYS_SCHED_GETSCHEDULER: FactPolicy,
+	unix.SYS_SCHED_GETPARAM:     FactPolicy,
+	unix.SYS_SCHED_GETATTR:      FactPolicy,
+	unix.SYS_SYSINFO:            FactMemory,
+	unix.SYS_PRLIMIT64:          FactLimit,
+	unix.SYS_GETRLIMIT:          FactLimit,
 }
 
 // attributes are the calls that return extended attributes or the file system of a file:
@@ -46,6 +50,8 @@ var sometimes = map[uint64]func(tid int, args [6]uint64) string{
 	unix.SYS_PRCTL: func(_ int, args [6]uint64) string {
 		const userDispatch, setMDWE = 59, 65
 		switch args[0] {
+		case unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_SECCOMP:
+			return "no_new_privs or seccomp, which a preparation changes" // see Watch.Install
 		case userDispatch:
 			return "its own handling of system calls"
 		case setMDWE:
@@ -98,7 +104,11 @@ func factCalls() []uint64 {
 func fact(tid int, r *unix.PtraceRegs) *Access {
 	args := arguments(r)
 	l := &Access{Tid: tid, Op: AccessFact}
-	if name, ok := facts[r.Orig_rax]; ok {
+	name, ok := facts[r.Orig_rax]
+	if r.Orig_rax == unix.SYS_PRCTL && slices.Contains(inheritedProperties, int(args[0])) {
+		name, ok = FactInherited, true
+	}
+	if ok {
 		switch r.Orig_rax {
 		case unix.SYS_GETRLIMIT:
 			name = fmt.Sprint(name, args[0])

@@ -6,19 +6,21 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// fakeHostCalls are the system calls that Elsewhere answers.
+// fakeHostCalls are the system calls that a FakeHost answers.
 var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGID, unix.SYS_GETSID,
-	unix.SYS_GETPRIORITY, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
+	unix.SYS_GETPRIORITY, unix.SYS_IOPRIO_GET, unix.SYS_SCHED_GETSCHEDULER, unix.SYS_SCHED_GETPARAM, unix.SYS_SCHED_GETATTR, unix.SYS_PRCTL,
+	unix.SYS_SCHED_GETAFFINITY, unix.SYS_STATFS, unix.SYS_FSTATFS}
 
-// A FakeHost answers a process that asks for its parent, its process group, its session,
-// its priority, its processors or a file system, or for the device,
-// the owner or the blocks of one of Files. The answers differ from the kernel's: a tool that
-// keeps one of them has another memory than under the kernel.
+// A FakeHost answers a process that asks for its parent, its process group, its session, its
+// priority or another property that it has inherited (prctl(2)), its processors or a file
+// system, or for the device, the owner or the blocks of one of Files. The answers differ from
+// the kernel's: a tool that keeps one of them has another memory than under the kernel.
 type FakeHost struct {
 	Number int                // another number has other answers about Files and processors
 	Files  map[[2]uint64]bool // device and inode
@@ -134,8 +136,30 @@ const (
 	elsewhereParent   = 1 << 20
 	elsewhereGroup    = 1<<20 + 1
 	elsewhereSession  = 1<<20 + 2
-	elsewherePriority = 20 - 7 // of the system call: 20 minus the nice value
+	elsewherePriority = 20 - 7    // of the system call: 20 minus the nice value
+	elsewhereIO       = 2<<13 | 6 // best effort, level 6 (ioprio_get(2))
+	elsewherePolicy   = 3         // SCHED_BATCH
 )
+
+// attr answers sched_getattr(2).
+func (e *FakeHost) attr(p *Proc, r *unix.PtraceRegs) bool {
+	now, err := unix.SchedGetAttr(p.Pid, 0)
+	if err != nil || r.R10 != 0 {
+		return false
+	}
+	size := min(r.Rdx, unix.SizeofSchedAttr)
+	now.Policy, now.Nice, now.Runtime = elsewherePolicy, 20-elsewherePriority, now.Runtime+12345
+	return p.Write(r.Rsi, unsafe.Slice((*byte)(unsafe.Pointer(now)), size)) == nil
+}
+
+// prctl answers the calls of prctl(2) that return one of the inheritedProperties.
+func (e *FakeHost) prctl(r *unix.PtraceRegs) (result uint64, ok bool) {
+	if !slices.Contains(inheritedProperties, int(r.Rdi)) {
+		return 0, false
+	}
+	now, err := unix.PrctlRetInt(int(r.Rdi), 0, 0, 0, 0)
+	return uint64(now) ^ 1, err == nil
+}
 
 // answer answers a call for a thread that is stopped at its entry. It leaves calls that
 // concern other processes to the kernel, and calls that the kernel would refuse.
@@ -163,10 +187,30 @@ func (e *FakeHost) answer(tid int, r *unix.PtraceRegs) error {
 		if r.Rdi != unix.PRIO_PROCESS || r.Rsi != 0 {
 			return nil
 		}
+	case unix.SYS_IOPRIO_GET:
+		const process = 1 // IOPRIO_WHO_PROCESS
+		result = elsewhereIO
+		if r.Rdi != process || r.Rsi != 0 && int(r.Rsi) != tid {
+			return nil
+		}
 	case unix.SYS_SCHED_GETSCHEDULER:
-		const batch = 3 // SCHED_BATCH
-		result = batch
+		result = elsewherePolicy
 		if !own {
+			return nil
+		}
+	case unix.SYS_SCHED_GETPARAM:
+		var b [4]byte
+		binary.NativeEndian.PutUint32(b[:], 7)
+		if !own || p.Write(r.Rsi, b[:]) != nil {
+			return nil
+		}
+	case unix.SYS_SCHED_GETATTR:
+		if !own || !e.attr(p, r) {
+			return nil
+		}
+	case unix.SYS_PRCTL:
+		value, ok := e.prctl(r)
+		if result = value; !ok {
 			return nil
 		}
 	case unix.SYS_SCHED_GETAFFINITY:

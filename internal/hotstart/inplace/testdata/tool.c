@@ -35,15 +35,18 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,6 +67,7 @@ static long ask(const char *what, const char *label, const char *input)
 	struct stat st = {0};
 	struct utsname name = {0};
 	struct statvfs space = {0};
+	unsigned attributes[14] = {0};
 	char here[4096];
 	long n = 0;
 #define IS(x) !strcmp(what, x)
@@ -72,6 +76,10 @@ static long ask(const char *what, const char *label, const char *input)
 	if (IS("session")) return getsid(0) == getpid();
 	if (IS("node")) return uname(&name) ? 0 : name.nodename[0] * 256 + name.nodename[1];
 	if (IS("nice")) return getpriority(PRIO_PROCESS, 0);
+	if (IS("io")) return syscall(SYS_ioprio_get, 1, 0);
+	if (IS("policy")) return sched_getscheduler(0);
+	if (IS("attributes")) return syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) ? 0 : attributes[1];
+	if (IS("slack")) return prctl(PR_GET_TIMERSLACK);
 	if (IS("space")) return statvfs(".", &space) ? 0 : space.f_bavail > 1000;
 	if (IS("empty")) return fstat(1, &st) ? 0 : st.st_size == 0;
 	if (IS("small")) return fstat(0, &st) ? 0 : st.st_size < 1 << 20;

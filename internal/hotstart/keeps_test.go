@@ -231,7 +231,7 @@ func TestKeepsRefused(t *testing.T) {
 		"rename": "the tool changes .*file before it opens its input", "link": "the tool changes .*file before", "mode": "the tool changes .*file before",
 		"touch": "the tool changes .*file before", "shm": "it has used System V shared memory", "sem": "it has used System V semaphores",
 		"msg": "it has used System V message queues", "uring": "it has used io_uring", "key": "it has used keyrings",
-		"personality": "it has used another personality", "mdwe": "it has used memory that it cannot make executable", "privileges": "it has used no_new_privs or seccomp", "network": "it has used a network",
+		"personality": "it has used another personality", "mdwe": "it has used memory that it cannot make executable", "privileges": "it has used no_new_privs or seccomp", "mounts": "it has used the table of mounts", "network": "it has used a network",
 		"permissions": "its memory depends on a value that differs between starts", "links": "its memory depends on a value that differs between starts",
 		"seed": "outputs differ from the outputs of a cold start", "inode seed": "its memory depends on a value that differs between starts", "scratch": "it writes to a file outside of its directory",
 		"system": "the tool asks for the file system", "columns": "the tool reads its input input before it loads its data.* this is text",

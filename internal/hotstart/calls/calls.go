@@ -26,6 +26,7 @@ import (
 // Call is a command as its caller would execute it.
 type Call struct {
 	Exe       string // absolute path of the program
+	Path      string // of the program as execve(2) gets it from the caller; empty: Exe
 	Argv, Env []string
 	Dir       string
 	Inherited procstate.Inherited
@@ -250,6 +251,9 @@ func decide(c Call, note bool) (Plan, error) {
 	dir, err := openDir()
 	if err != nil {
 		return Plan{Reason: err.Error()}, err
+	}
+	if c.Path != "" && c.Path != c.Exe {
+		return Plan{Reason: "its path, which it may print, is relative or not the shortest one: call it by its name on PATH, or by its whole path"}, nil
 	}
 	var (
 		p   Plan

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,14 +36,15 @@ func Shim() error {
 	if name == ShimName {
 		return errors.New("premix-shim has to be called by the name of a tool\nhint: premix shim TOOL makes a directory for PATH")
 	}
-	exe, err := FindProgram(name)
-	if err != nil {
+	c := Call{Argv: slices.Clone(os.Args)}
+	var err error
+	if c.Path, c.Exe, err = FindProgram(name); err != nil {
 		return err
 	}
-	c := Call{Exe: exe, Argv: slices.Clone(os.Args), Env: os.Environ()}
 	if strings.Contains(c.Argv[0], "/") && filepath.Base(c.Argv[0]) == name { // the caller had found the shim by itself
-		c.Argv[0] = exe
+		c.Argv[0] = c.Path
 	}
+	c.Env = Environ(c.Path)
 	premix := premixProgram()
 	if Disabled() || premix == "" {
 		return RunPlain(c)
@@ -56,7 +58,7 @@ func Shim() error {
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {
 		// premix records how the command has started.
-		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
+		args := append([]string{"premix", "hot", "--noted", "--exe", c.Exe, "--"}, c.Argv...)
 		procstate.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
 			p.Reason = err.Error()
@@ -84,7 +86,7 @@ func premixProgram() string {
 			return path
 		}
 	}
-	path, err := FindProgram("premix")
+	_, path, err := FindProgram("premix")
 	if err != nil {
 		return ""
 	}
@@ -94,10 +96,11 @@ func premixProgram() string {
 // RunPlain executes a command in place of this process. It returns only with an error.
 func RunPlain(c Call) error {
 	procstate.Restore()
-	err := syscall.Exec(c.Exe, c.Argv, c.Env)
+	path := cmp.Or(c.Path, c.Exe) // a script prints it
+	err := syscall.Exec(path, c.Argv, c.Env)
 	if errors.Is(err, syscall.ENOEXEC) {
 		// A script without a first line that names its interpreter, as execvp(3) has it.
-		err = syscall.Exec("/bin/sh", append([]string{"sh", c.Exe}, c.Argv[1:]...), c.Env)
+		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, c.Argv[1:]...), c.Env)
 	}
 	return fmt.Errorf("execute %s: %w", c.Exe, err)
 }
@@ -113,26 +116,40 @@ func (e *NotFound) Hint() string { return "install it, or add its directory to P
 // ExitCode implements exit.Coded.
 func (*NotFound) ExitCode() exit.Code { return exit.Usage }
 
-// FindProgram returns the path of a program: of a name without a slash the first on PATH that
-// is not a shim.
-func FindProgram(name string) (string, error) {
+// FindProgram returns the path by which a shell executes a program, and its absolute path. A
+// name without a slash is the first one on PATH that is not a shim.
+func FindProgram(name string) (path, exe string, err error) {
+	found := func(path string) (string, string, error) {
+		exe, err := filepath.Abs(path)
+		return path, exe, err
+	}
 	if strings.Contains(name, "/") {
 		if !isProgram(name) {
-			return "", &NotFound{name}
+			return "", "", &NotFound{name}
 		}
-		return filepath.Abs(name)
+		return found(name)
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		if dir == "" {
 			dir = "."
 		}
-		path := filepath.Join(dir, name)
-		if !isProgram(path) || isShim(path) {
-			continue
+		if path := strings.TrimSuffix(dir, "/") + "/" + name; isProgram(path) && !isShim(path) {
+			return found(path)
 		}
-		return filepath.Abs(path)
 	}
-	return "", &NotFound{name}
+	return "", "", &NotFound{name}
+}
+
+// Environ returns the environment of this process for a program in its place. A shell has put
+// the path by which it has executed this process into the variable _.
+func Environ(path string) []string {
+	env := os.Environ()
+	for i, v := range env {
+		if v == "_="+procstate.ExecPath() {
+			env[i] = "_=" + path
+		}
+	}
+	return env
 }
 
 func isProgram(path string) bool {

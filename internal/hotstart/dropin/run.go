@@ -1,6 +1,7 @@
 package dropin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,13 +24,14 @@ import (
 // NewCall returns the call for an execution of argv by this process. exe is the program. If
 // it is empty, NewCall finds argv[0] on PATH and ignores shims.
 func NewCall(exe string, argv []string) (calls.Call, error) {
-	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Inherited: procstate.Current()}
+	c := calls.Call{Exe: exe, Argv: argv, Inherited: procstate.Current()}
 	var err error
 	if c.Exe == "" {
-		if c.Exe, err = calls.FindProgram(argv[0]); err != nil {
+		if c.Path, c.Exe, err = calls.FindProgram(argv[0]); err != nil {
 			return c, err
 		}
 	}
+	c.Env = calls.Environ(cmp.Or(c.Path, c.Exe))
 	c.Dir, err = calls.WorkingDir()
 	return c, err
 }

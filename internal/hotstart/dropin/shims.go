@@ -48,7 +48,7 @@ func MakeShims(names []string, opt ShimOptions) (string, error) {
 			return "", &ShimError{errors.New("a shim cannot have the name " + name), "give the name of a program, without a directory"}
 		}
 		var missing *calls.NotFound
-		if _, err := calls.FindProgram(name); errors.As(err, &missing) && !opt.Container {
+		if _, _, err := calls.FindProgram(name); errors.As(err, &missing) && !opt.Container {
 			return "", &ShimError{err, missing.Hint() + "; for a tool in an image give --container"}
 		} else if err != nil && !opt.Container {
 			return "", err
@@ -56,7 +56,7 @@ func MakeShims(names []string, opt ShimOptions) (string, error) {
 	}
 	if opt.All {
 		for _, name := range tools.Names() {
-			if _, err := calls.FindProgram(name); err == nil || opt.Container {
+			if _, _, err := calls.FindProgram(name); err == nil || opt.Container {
 				names = append(names, name)
 			}
 		}

@@ -221,7 +221,7 @@ func TestDecisions(t *testing.T) {
 // the kernel state or in the words of two preparations on one machine.
 func TestKept(t *testing.T) {
 	p := newPlace(t)
-	for _, what := range []string{"parent", "group", "session", "nice", "io", "policy", "attributes", "slack", "space", "empty", "small", "offset", "flags0", "flags1", "slashes",
+	for _, what := range []string{"parent", "group", "session", "nice", "io", "policy", "attributes", "slack", "links", "space", "empty", "small", "offset", "flags0", "flags1", "slashes",
 		"lower", "capital", "hexadecimal"} {
 		for _, label := range []string{"s1", "S1", "1s"} {
 			v := invocation{args: []string{"-q", what, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}

@@ -699,6 +699,9 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 	if !hotstart.Below(k.Path, t.scratch) {
 		t.note(k)
 	}
+	if l.Op == tracer.AccessStat && t.overlay.FakeHost != nil && kindAt(k.Path) == "dir" {
+		return false, t.overlay.Redirect(l, l.Path, "") // it has the result altered
+	}
 	return false, nil
 }
 

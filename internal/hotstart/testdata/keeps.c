@@ -117,6 +117,12 @@ static void begin(void)
 		if (read(fd, text, 36) != 36) die("boot_id");
 		close(fd);
 	}
+	if (is("mounts")) {
+		int fd = open("/proc/mounts", O_RDONLY);
+		number = read(fd, line, sizeof line);
+		explicit_bzero(line, sizeof line);
+		close(fd);
+	}
 	if (is("attribute") && getxattr(file, "user.premix", text, sizeof text) < 0) die(file);
 	if (is("map")) {
 		struct stat st;

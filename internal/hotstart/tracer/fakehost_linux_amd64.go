@@ -19,8 +19,9 @@ var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGI
 
 // A FakeHost answers a process that asks for its parent, its process group, its session, its
 // priority or another property that it has inherited (prctl(2)), its processors or a file
-// system, or for the device, the owner or the blocks of one of Files. The answers differ from
-// the kernel's: a tool that keeps one of them has another memory than under the kernel.
+// system, for the device, the owner or the blocks of one of Files, or for the number of links
+// of a directory. The answers differ from the kernel's: a tool that
+// keeps one of them has another memory than under the kernel.
 type FakeHost struct {
 	Number int                // another number has other answers about Files and processors
 	Files  map[[2]uint64]bool // device and inode
@@ -72,8 +73,15 @@ func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 	if nr == unix.SYS_STATX {
 		var st unix.Statx_t
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
-		if p.Read(args[4], b) != nil || !e.Files[[2]uint64{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}] {
+		if p.Read(args[4], b) != nil {
 			return nil
+		}
+		if !e.Files[[2]uint64{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}] {
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return nil
+			}
+			st.Nlink++
+			return gone(p.Write(args[4], b))
 		}
 		st.Dev_major ^= uint32(e.mask(maskDevice))
 		st.Dev_minor ^= uint32(e.mask(maskDevice) >> 32)
@@ -90,10 +98,17 @@ func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 	}
 	var st unix.Stat_t
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
-	if p.Read(args[at], b) != nil || !e.Files[[2]uint64{st.Dev, st.Ino}] {
+	switch {
+	case p.Read(args[at], b) != nil:
+		return nil
+	case e.Files[[2]uint64{st.Dev, st.Ino}]:
+		e.Restat(b, nr != unix.SYS_FSTAT)
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		// It changes with each directory in it, and its stamp does not have it.
+		st.Nlink++
+	default:
 		return nil
 	}
-	e.Restat(b, nr != unix.SYS_FSTAT)
 	return gone(p.Write(args[at], b))
 }
 

@@ -264,7 +264,17 @@ func (w *Watch) look(tid int) (*Access, error) {
 		return nil, w.Random.open(tid, args[call.path])
 	}
 	l.Path = path
+	if w.Facts && l.Op == AccessOpen && isMounts(tid, path) {
+		l.Op, l.Path = AccessState, "the table of mounts"
+	}
 	return l, nil
+}
+
+// isMounts reports whether a path is that of the table of mounts, which changes with each
+// login and each container on a machine.
+func isMounts(tid int, path string) bool {
+	path = filepath.Clean(path)
+	return slices.Contains([]string{"/etc/mtab", "/proc/mounts", "/proc/self/mounts", "/proc/thread-self/mounts"}, path) || path == fmt.Sprintf("/proc/%d/mounts", tgid(tid))
 }
 
 // pathAt returns the absolute path that a thread gives by a string and the descriptor of a

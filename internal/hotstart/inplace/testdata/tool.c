@@ -79,6 +79,7 @@ static long ask(const char *what, const char *label, const char *input)
 	if (IS("io")) return syscall(SYS_ioprio_get, 1, 0);
 	if (IS("policy")) return sched_getscheduler(0);
 	if (IS("attributes")) return syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) ? 0 : attributes[1];
+	if (IS("links")) return stat("/usr", &st) ? 0 : st.st_nlink;
 	if (IS("slack")) return prctl(PR_GET_TIMERSLACK);
 	if (IS("space")) return statvfs(".", &space) ? 0 : space.f_bavail > 1000;
 	if (IS("empty")) return fstat(1, &st) ? 0 : st.st_size == 0;

@@ -161,7 +161,7 @@ fmt: go
 
 # BENCH_ARGS are passed on: see `make bench-hotstart BENCH_ARGS=-help`.
 .PHONY: bench-hotstart
-bench-hotstart: setup-bench
+bench-hotstart: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-hotstart ./bench/hotstart
 	bin/bench-hotstart $(BENCH_ARGS)
 

@@ -4,6 +4,9 @@
 // The synthetic process is started by peers too: by CRIU, where it is installed and the
 // caller is root, and as a fork of a process that is kept at its input.
 //
+// The part auto makes whole runs (premix run) with premix's own choice of starts and with cold
+// starts alone, of the cases and of a tool that cannot start hot.
+//
 // Words used here:
 //
 //   - A case is one tool with one reference, as a recipe and a sample sheet,

@@ -18,6 +18,8 @@ type benchmark struct {
 	lab   *lab
 	reps  int
 	rates []int64 // storage, bytes per second
+
+	premix string // the program that makes runs, in the part auto
 }
 
 // A part measures some of the figures of all cases.
@@ -32,6 +34,7 @@ var parts = []part{
 	{"memory", (*benchmark).memory},
 	{"rate", (*benchmark).rate},
 	{"storage", (*benchmark).storage},
+	{"auto", (*benchmark).auto},
 }
 
 // repetitions returns the number of repetitions. Slow cases have fewer.

@@ -32,7 +32,7 @@ func main() {
 }
 
 type options struct {
-	work, tools, references, parts, sizes, rates string
+	work, tools, references, parts, sizes, rates, premix string
 
 	reps   int
 	counts readCounts
@@ -44,8 +44,9 @@ func benchMain() error {
 	flag.StringVar(&o.tools, "tools", strings.Join(toolOrder, ","), "tools to measure; empty: none")
 	flag.StringVar(&o.references, "references", "yeast,large", "references for the tools")
 	flag.StringVar(&o.sizes, "synth", "256,1024,3072,8192", "sizes of the synthetic process, `MiB`; empty: none")
-	flag.StringVar(&o.parts, "parts", "start,peers,memory,rate,storage", "parts to measure; empty: prepare the data only")
+	flag.StringVar(&o.parts, "parts", "start,peers,memory,rate,storage,auto", "parts to measure; empty: prepare the data only")
 	flag.StringVar(&o.rates, "storage", "30,110,500", "speeds of storage, `MB/s`; 0: unchanged")
+	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix that makes runs")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; at most 3 of long measurements")
 	flag.IntVar(&o.counts.start, "start-reads", 2000, "records of the sample that shows the start")
 	flag.IntVar(&o.counts.short, "short-reads", 20000, "records of the shorter of the samples that show the mapping rate")
@@ -70,6 +71,10 @@ func (o *options) run(ctx context.Context) error {
 	}
 	for i := range rates {
 		rates[i] *= 1e6
+	}
+	premix, err := filepath.Abs(o.premix)
+	if err != nil {
+		return err
 	}
 	work, err := filepath.Abs(o.work)
 	if err != nil {
@@ -108,7 +113,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer r.Close()
 	fmt.Fprintln(r.Human, figures.Machine(work))
-	b := &benchmark{Results: r, lab: &lab{dir: work, log: log}, reps: o.reps, rates: rates}
+	b := &benchmark{Results: r, lab: &lab{dir: work, log: log}, reps: o.reps, rates: rates, premix: premix}
 	for _, p := range selected {
 		log("measuring: %s", p.name)
 		if err := p.run(b, ctx, cases); err != nil {

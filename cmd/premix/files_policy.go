@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -220,7 +221,7 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 		return err
 	}
 	for _, r := range p.Rules {
-		if r.Why == "" && len(r.Samples) == 0 && len(r.Left) == 0 {
+		if r.Why == "" && len(r.Samples) == 0 && len(r.Left) == 0 && r.Ahead == nil {
 			continue
 		}
 		fmt.Fprintf(a.stdout, "\n%s (line %d): %s\n", shown(r.Name), r.Line, ruleDoes(r))
@@ -243,8 +244,25 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 		if more := r.Taken.Count - int64(len(r.Samples)); more > 0 && len(r.Samples) > 0 {
 			fmt.Fprintf(a.stdout, "  and %d more\n", more)
 		}
+		if r.Ahead != nil {
+			printAhead(a.stdout, r.To, r.Ahead)
+		}
 	}
 	return nil
+}
+
+// printAhead prints the copies that a rule with PREMIGRATE makes and removes.
+func printAhead(w io.Writer, pool string, p *policy.AheadPlan) {
+	fmt.Fprintf(w, "  copies in %s: %d to make, %s on disk\n", pool, p.Taken.Count, units.Size(p.Taken.Allocated))
+	for _, s := range p.Samples {
+		fmt.Fprintf(w, "    %s, %s\n", shown(s.Path), units.Size(s.Size))
+	}
+	if p.Copied.Count > 0 {
+		fmt.Fprintf(w, "    %d exist, of files that the rule takes, %s on disk\n", p.Copied.Count, units.Size(p.Copied.Allocated))
+	}
+	if p.Stale.Count > 0 {
+		fmt.Fprintf(w, "    %d to remove, of files that have changed or are gone, %s on disk\n", p.Stale.Count, units.Size(p.Stale.Allocated))
+	}
 }
 
 // ruleDoes describes the action of a rule.

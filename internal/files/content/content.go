@@ -1,10 +1,13 @@
 package content
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/zeebo/blake3"
@@ -45,6 +48,10 @@ func segments(f *os.File, size int64) ([]segment, error) {
 	}
 	return list, nil
 }
+
+// Copies is a directory at the top of a pool or tier, with copies of files of other ones.
+// A mount of tiers does not show it.
+const Copies = ".premix-copies"
 
 var (
 	// ErrDiffers is returned if the bytes read back differ from the source.
@@ -122,4 +129,48 @@ func Copy(dst, src *os.File, size int64, pace func(bytes int) error) error {
 		err = ErrDiffers
 	}
 	return err
+}
+
+// Equal reports whether two files of a known size have equal bytes. It reads only the parts
+// where one of them has data, and those of the first one from the disk if it was synced. It
+// calls pace with 0 before each [Piece], and stops when pace returns an error.
+func Equal(a, b *os.File, size int64, pace func(bytes int) error) (bool, error) {
+	if err := unix.Fadvise(int(a.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return false, err
+	}
+	list, err := segments(a, size)
+	if err != nil {
+		return false, err
+	}
+	more, err := segments(b, size)
+	if err != nil {
+		return false, err
+	}
+	list = append(list, more...)
+	slices.SortFunc(list, func(x, y segment) int { return cmp.Compare(x.from, y.from) })
+	first, second := buffers.Get().(*[]byte), buffers.Get().(*[]byte)
+	defer buffers.Put(first)
+	defer buffers.Put(second)
+	at := int64(0)
+	for _, s := range list {
+		for at = max(at, s.from); at < s.to; {
+			if err := pace(0); err != nil {
+				return false, err
+			}
+			n := min(int64(Piece), s.to-at)
+			for f, piece := range map[*os.File][]byte{a: (*first)[:n], b: (*second)[:n]} {
+				if _, err := io.ReadFull(io.NewSectionReader(f, at, n), piece); err != nil {
+					if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+						return false, nil // it has become shorter
+					}
+					return false, err
+				}
+			}
+			if !bytes.Equal((*first)[:n], (*second)[:n]) {
+				return false, nil
+			}
+			at += n
+		}
+	}
+	return true, nil
 }

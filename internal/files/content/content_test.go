@@ -127,3 +127,41 @@ func TestDiffers(t *testing.T) {
 		}
 	}
 }
+
+// Files are equal if their bytes are, wherever they have holes.
+func TestEqual(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(other *os.File) error
+		want   bool
+	}{
+		{"a copy", func(*os.File) error { return nil }, true},
+		{"zeros in place of a hole", func(f *os.File) error { _, err := f.WriteAt(make([]byte, 1<<20), 2<<20); return err }, true},
+		{"a byte in a hole", func(f *os.File) error { _, err := f.WriteAt([]byte("x"), 8<<20); return err }, false},
+		{"a byte of data", func(f *os.File) error { _, err := f.WriteAt([]byte("x"), 5<<20); return err }, false},
+		{"the last byte of data", func(f *os.File) error { _, err := f.WriteAt([]byte("x"), 7<<20+4); return err }, false},
+		{"a hole in place of data", func(f *os.File) error {
+			return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 5<<20, 4096)
+		}, false},
+		{"less", func(f *os.File) error { return f.Truncate(7 << 20) }, false},
+	} {
+		src, size := source(t)
+		other := create(t, "other")
+		if err := Copy(other, src, size, func(int) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.change(other); err != nil {
+			t.Fatal(err)
+		}
+		for _, pair := range [][2]*os.File{{other, src}, {src, other}} {
+			if got, err := Equal(pair[0], pair[1], size, func(int) error { return nil }); err != nil || got != c.want {
+				t.Errorf("%s: %v, %v", c.name, got, err)
+			}
+		}
+	}
+	src, size := source(t)
+	enough := errors.New("enough")
+	if _, err := Equal(src, src, size, func(int) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("the pace ends it: %v", err)
+	}
+}

@@ -20,7 +20,7 @@ type Action struct {
 	Rule  string `json:"rule"`
 	Verb  Verb   `json:"verb"`
 	Path  Path   `json:"path"`
-	To    Path   `json:"to,omitempty"`    // of Place and Migrate
+	To    Path   `json:"to,omitempty"`    // of Place, Migrate and Premigrate
 	Names []Path `json:"names,omitempty"` // additional names of the file
 	// As the scan found it: bytes, bytes on disk, nanoseconds since 1970.
 	Size      int64 `json:"size"`
@@ -72,41 +72,71 @@ type planHeader struct {
 	Candidates string `json:"candidates,omitempty"` // digest of their file
 }
 
+func (h *planHeader) add(a Amount) {
+	h.Actions += a.Count
+	h.Bytes += a.Bytes
+}
+
 // each calls f with the actions of the plan, rule by rule, the heaviest first if a rule has
 // a weight: those of the rules with LIST, or those of the others. It leaves out files that
 // premix itself has made.
 func (p *Plan) each(lists bool, f func(*Action) error) error {
 	id := int64(0)
+	number := func(a *Action) error {
+		id++
+		a.ID = id
+		return f(a)
+	}
 	g := p.table.NewGroup()
 	for _, r := range p.Rules {
-		if !r.Active || r.Verb == Exclude || (r.Verb == List) != lists {
+		if r.Verb == Exclude || (r.Verb == List) != lists {
 			continue
 		}
-		refs := r.taken(math.MaxInt)
-		// Rows are read in the order of the table and passed on in the order of the rule,
-		// as many at a time as fit into memory.
-		for len(refs) > 0 {
-			part := refs[:min(len(refs), 1<<17)]
-			refs = refs[len(part):]
-			actions, err := p.read(g, r, part)
-			if err != nil {
-				return err
-			}
-			for i := range actions {
-				if a := &actions[i]; a.Path != "" {
-					id++
-					a.ID = id
-					if err := f(a); err != nil {
-						return err
-					}
+		if r.Ahead != nil {
+			for i := range r.Ahead.stale {
+				if err := number(&r.Ahead.stale[i]); err != nil {
+					return err
 				}
+			}
+		}
+		if !r.Active {
+			continue
+		}
+		if err := p.eachOf(g, r, r.Verb, r.taken(math.MaxInt), number); err != nil {
+			return err
+		}
+		if r.Ahead != nil {
+			if err := p.eachOf(g, r, Premigrate, r.Ahead.refs(), number); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
+// eachOf calls f with the actions of a rule on rows. The rows are read in the order of the
+// table and passed on in their own order, as many at a time as fit into memory.
+func (p *Plan) eachOf(g *files.Group, r *RulePlan, v Verb, refs []ref, f func(*Action) error) error {
+	for len(refs) > 0 {
+		part := refs[:min(len(refs), 1<<17)]
+		refs = refs[len(part):]
+		actions, err := p.read(g, r, v, part)
+		if err != nil {
+			return err
+		}
+		for i := range actions {
+			if actions[i].Path == "" {
+				continue
+			}
+			if err := f(&actions[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Plan) read(g *files.Group, r *RulePlan, v Verb, refs []ref) ([]Action, error) {
 	actions := make([]Action, len(refs))
 	type want struct {
 		ref
@@ -116,6 +146,9 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 	var list []want
 	for i, at := range refs {
 		list = append(list, want{at, i, false})
+		if v == Premigrate {
+			continue
+		}
 		for _, other := range r.others[at] {
 			list = append(list, want{other, i, true})
 		}
@@ -139,8 +172,11 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 		if strings.HasPrefix(e.Name, ownPrefix) {
 			continue
 		}
-		a.Rule, a.Verb, a.Path = r.Name, r.Verb, Path(e.Path())
+		a.Rule, a.Verb, a.Path = r.Name, v, Path(e.Path())
 		a.To = Path(p.rules.destination(r.rule, e.Path()))
+		if v == Premigrate {
+			a.To = Path(p.rules.copyPath(r.rule, stateOf(&e)))
+		}
 		a.Size, a.Allocated, a.Device, a.Inode, a.Modified, a.Changed = e.Size, e.Allocated, e.Device, e.Inode, e.Modified, e.Changed
 	}
 	return actions, nil
@@ -152,8 +188,11 @@ func (p *Plan) write(path string) error {
 	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Started: p.table.Started, Finished: p.table.Finished, Now: p.Now, Candidates: p.digest}
 	for _, r := range p.Rules {
 		if r.Active && r.Verb != List {
-			h.Actions += r.Taken.Count
-			h.Bytes += r.Taken.Bytes
+			h.add(r.Taken)
+		}
+		if r.Ahead != nil {
+			h.add(r.Ahead.Taken)
+			h.add(r.Ahead.Stale)
 		}
 	}
 	return beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {

@@ -265,6 +265,7 @@ type ready struct {
 	to     int // directory of the destination, or -1
 	as     string
 	inode  unix.Stat_t // of the copy
+	kept   bool        // of Premigrate: the copy exists
 }
 
 func (r *ready) close() {
@@ -322,7 +323,7 @@ func (x *runner) batch(ctx context.Context, batch []*Action) error {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, x.o.Workers)
 	for i, a := range rest {
-		if full[a.Rule] {
+		if full[a.Rule] && a.Verb == x.ruleOf(a).Verb {
 			errs[i] = skipEnough
 			continue
 		}
@@ -513,52 +514,58 @@ func (x *runner) prepare(ctx context.Context, a *Action) (r *ready, err error) {
 			r = nil
 		}
 	}()
-	if r.to, r.as, err = x.tops.makeParent(string(a.To), string(a.Path)); err != nil {
+	if a.Verb == Premigrate {
+		r.as = filepath.Base(string(a.To))
+		r.to, err = x.copies(a, true)
+	} else {
+		r.to, r.as, err = x.tops.makeParent(string(a.To), string(a.Path))
+	}
+	if err != nil {
 		return r, reason(err)
 	}
-	if _, err := statAt(r.to, r.as); !isNone(err) {
-		if err == nil {
-			err = skipTaken
-		}
+	switch _, err := statAt(r.to, r.as); {
+	case err == nil && a.Verb == Premigrate:
+		r.kept = true
+		return r, nil
+	case err == nil:
+		return r, skipTaken
+	case !isNone(err):
 		return r, err
-	}
-	var room unix.Statfs_t
-	if err := unix.Fstatfs(r.to, &room); err != nil {
-		return r, err
-	}
-	if int64(room.Bavail)*room.Bsize < a.Allocated {
-		return r, skipRoom
 	}
 	tmp := a.own(x.h.runName(), "")
 	if err := unix.Unlinkat(r.to, tmp, 0); err != nil && !isNone(err) { // left by a killed premix
 		return r, err
 	}
-	fd, err := unix.Openat(r.to, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return r, reason(err)
-	}
-	dst := os.NewFile(uintptr(fd), string(a.To))
-	defer dst.Close()
-	err = content.Copy(dst, r.src, a.Size, func(n int) error {
+	pace := func(n int) error {
 		// A program that opens the file for writing waits until the lease ends: here, at
 		// most for the copying of one piece.
 		if r.leased && !leased(int(r.src.Fd())) {
 			return skipWritten
 		}
 		return x.pace(ctx, n)
-	})
-	var st unix.Stat_t
-	if err == nil {
-		err = unix.Fstat(int(r.src.Fd()), &st)
 	}
-	if err == nil {
-		err = dress(fd, int(r.src.Fd()), &st)
+	var dst *os.File
+	if a.Verb != Premigrate {
+		if dst, err = x.takeCopy(r, pace); err != nil {
+			return r, err
+		}
+	}
+	if dst == nil {
+		if dst, err = x.copy(r, tmp, pace); err != nil {
+			return r, err
+		}
+	}
+	defer dst.Close()
+	var st unix.Stat_t
+	err = unix.Fstat(int(r.src.Fd()), &st)
+	if err == nil && a.Verb != Premigrate {
+		err = dress(int(dst.Fd()), int(r.src.Fd()), &st)
 	}
 	if err == nil {
 		err = dst.Sync()
 	}
 	if err == nil {
-		err = unix.Fstat(fd, &r.inode)
+		err = unix.Fstat(int(dst.Fd()), &r.inode)
 	}
 	if err == nil {
 		err = r.unchanged(true)
@@ -572,10 +579,36 @@ func (x *runner) prepare(ctx context.Context, a *Action) (r *ready, err error) {
 	return r, nil
 }
 
+// copy makes a copy of the file of an action under a temporary name.
+func (x *runner) copy(r *ready, tmp string, pace func(int) error) (*os.File, error) {
+	var room unix.Statfs_t
+	if err := unix.Fstatfs(r.to, &room); err != nil {
+		return nil, err
+	}
+	if int64(room.Bavail)*room.Bsize < r.a.Allocated {
+		return nil, skipRoom
+	}
+	fd, err := unix.Openat(r.to, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, reason(err)
+	}
+	dst := os.NewFile(uintptr(fd), string(r.a.To))
+	if err := content.Copy(dst, r.src, r.a.Size, pace); err != nil {
+		return nil, errors.Join(reason(err), dst.Close(), unix.Unlinkat(r.to, tmp, 0))
+	}
+	return dst, nil
+}
+
 // finish gives the copy its names and removes the source. After that the file exists once,
 // unchanged, under all of its names.
 func (x *runner) finish(r *ready) (err error) {
 	run := x.h.runName()
+	if r.a.Verb == Premigrate {
+		if r.kept {
+			return nil
+		}
+		return r.keep(run)
+	}
 	if r.to >= 0 {
 		tmp := r.a.own(run, "")
 		if err := r.unchanged(true); err != nil {
@@ -726,6 +759,9 @@ func removeName(in int, name, aside string, wanted func(*unix.Stat_t) error) err
 // it was reverted, and is to be done like any other.
 func (x *runner) recover(a *Action, e *Event) (again bool, err error) {
 	run := x.h.runName()
+	if a.Verb == Premigrate {
+		return true, nil // the copy exists whole, or it does not
+	}
 	r := &ready{a: a, in: -1, to: -1}
 	defer r.close()
 	if r.in, r.name, err = x.tops.parent(string(a.Path)); err != nil {

@@ -267,6 +267,12 @@ func TestCountsAddUpWithLinks(t *testing.T) {
 // the runner.
 func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *runner, r *ready)) {
 	t.Helper()
+	stopBefore(t, table, text, journal, func(*Action) bool { return true }, f)
+}
+
+// stopBefore does the same before the first action that is one.
+func stopBefore(t *testing.T, table *files.Table, text, journal string, one func(*Action) bool, f func(x *runner, r *ready)) {
+	t.Helper()
 	r, err := Parse("rules.sql", text, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -298,6 +304,9 @@ func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *ru
 		x.tops.dirs = append(x.tops.dirs, p.Dir)
 	}
 	a, err := next()
+	for err == nil && !one(a) {
+		a, err = next()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@
 //   - verb: the operation of a rule; see [Verb].
 //   - threshold: the fill level of a pool above which a rule acts, and where it stops.
 //   - weight: of the files of a rule with a threshold, the heaviest go first.
+//   - premigrated: a file that stays in its pool, and has a copy in the pool to which a
+//     rule would move it; see premigrate.go.
 //   - plan: the operations of the rules on the entries of a scan; see [Plan].
 //
 // # The language
@@ -26,7 +28,7 @@
 //	verb       = EXCLUDE | PLACE | MIGRATE | DELETE | PACK | LIST | EXEC 'program'
 //	clause     = FROM POOL name | TO POOL name | IN POOL name
 //	           | FOR FILESET ["("] name {, name} [")"]
-//	           | THRESHOLD percent [TO percent] | WEIGHT expression
+//	           | THRESHOLD percent [TO percent] [PREMIGRATE percent] | WEIGHT expression
 //	           | INTO STORE 'directory' [AS 'name'] | WHERE expression
 //	expression = expression (OR | AND) expression | NOT expression | comparison
 //	comparison = sum [(= | <> | != | < | <= | > | >=) sum]

@@ -239,6 +239,8 @@ func (p *parser) rule() *mistake {
 		clause := t.text
 		switch clause {
 		case "from", "to", "in", "for", "threshold", "weight", "where", "into":
+		case "premigrate":
+			return wrong(t.at, premigrateHint, "%s is not expected here", t.shown())
 		case "rule", "create":
 			return wrong(t.at, "end the statement before it with ;", "%s is not expected here", t.shown())
 		default:
@@ -332,7 +334,9 @@ func (p *parser) poolOf(clause string) (int, string, *mistake) {
 	return at, name, err
 }
 
-// threshold: THRESHOLD high [TO low]
+const premigrateHint = "only MIGRATE copies files ahead, as in THRESHOLD 90 TO 80 PREMIGRATE 60"
+
+// threshold: THRESHOLD high [TO low] [PREMIGRATE ahead]
 func (p *parser) threshold(r *Rule, at int) *mistake {
 	const hint = "as in THRESHOLD 80 TO 70: begin above 80 percent, stop at 70"
 	percent := func() (int, *mistake) {
@@ -357,6 +361,18 @@ func (p *parser) threshold(r *Rule, at int) *mistake {
 	}
 	if r.High == 0 || r.Low > r.High {
 		return wrong(at, hint, "a threshold must be from %d to %d percent", r.High, r.Low)
+	}
+	r.Ahead = r.Low
+	if t := p.peek(); p.word("premigrate") {
+		if r.Verb != Migrate {
+			return wrong(t.at, premigrateHint, "%s cannot have PREMIGRATE", strings.ToUpper(string(r.Verb)))
+		}
+		if r.Ahead, err = percent(); err != nil {
+			return err
+		}
+		if r.Ahead >= r.Low {
+			return wrong(t.at, "as in THRESHOLD 90 TO 80 PREMIGRATE 60", "files are premigrated below the lower mark of %d percent, not to %d", r.Low, r.Ahead)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/files"
+	"premix/internal/files/content"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
 )
@@ -82,6 +84,7 @@ type RulePlan struct {
 	// Left counts the files of the rule on which it does not act, by reason.
 	Left    map[string]int64 `json:"left,omitempty"`
 	Samples []Sample         `json:"samples,omitempty"`
+	Ahead   *AheadPlan       `json:"premigrate,omitempty"` // of a rule with PREMIGRATE
 
 	rule    *Rule
 	mu      sync.Mutex
@@ -96,6 +99,7 @@ type RulePlan struct {
 	where   *condition
 	weight  *number
 	packs   map[string]bool // paths of directories
+	copied  int64           // bytes on disk of files to move that need not be copied
 }
 
 // Amount is a number of files (for PACK, directories) and their bytes.
@@ -173,8 +177,13 @@ func (e *PoolError) Error() string {
 func (*PoolError) ExitCode() exit.Code { return exit.Usage }
 func (e *PoolError) Unwrap() error     { return e.Err }
 
-// Hint describes a valid pool.
-func (e *PoolError) Hint() string { return "a pool must be an existing directory" }
+// Hint returns the way to resolve the error.
+func (e *PoolError) Hint() string {
+	if errors.Is(e.Err, errForeignCopies) {
+		return "run premix as its owner, or check the files there and move " + content.Copies + " away"
+	}
+	return "a pool must be an existing directory"
+}
 
 // maker makes a plan.
 type maker struct {
@@ -183,6 +192,8 @@ type maker struct {
 	sums    totals
 	fixed   int // the pool that contains every row; -1: none; -2: it depends on the row
 	base    map[Verb]*condition
+	copies  map[string]bool   // the directories of copies of premigrated files
+	spares  map[string]spares // these copies, by the pool that they lie in
 
 	mu        sync.Mutex
 	unmatched int64
@@ -211,6 +222,10 @@ func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, err
 		return nil, err
 	}
 	m.prepare()
+	m.copies = m.copyDirs()
+	if err := m.findCopies(ctx); err != nil {
+		return nil, err
+	}
 	if m.sums != nil {
 		if err := m.packs(ctx); err != nil {
 			return nil, err
@@ -411,7 +426,10 @@ func (m *maker) prepare() {
 			pool := &m.Pools[m.pool(rule.From)]
 			p.Active = pool.Percent(pool.Used) > float64(rule.High)
 			if !fed[rule.From] {
-				p.bound = max(0, pool.Used-mark(pool, rule.Low))
+				p.bound = max(0, pool.Used-mark(pool, rule.Ahead))
+			}
+			if rule.Ahead < rule.Low {
+				p.Ahead = new(AheadPlan)
 			}
 		}
 		if rule.To != "" && p.Active {
@@ -525,11 +543,14 @@ func (m *maker) takes(b *batch, f func(rule int, taken []int32) error) error {
 		left = append(left, row)
 	}
 	defer func() { b.done(left) }()
-	var others []int32
+	left, others, err := m.withoutCopies(b, left)
+	if err != nil {
+		return err
+	}
 	if c := m.options.Candidates; c != nil {
 		kept, rest, err := c.split(b, left)
 		b.done(left)
-		left, others = kept, rest
+		left, others = kept, append(others, rest...)
 		if err != nil {
 			return err
 		}
@@ -777,12 +798,14 @@ func (m *maker) choose() error {
 			}
 			continue
 		case p.rule.High > 0:
-			m.marks(p)
+			if err := m.marks(p); err != nil {
+				return err
+			}
 		default:
 			p.Taken = Amount{p.Matched.Count - left.Count, p.Matched.Bytes - left.Bytes, p.Matched.Allocated - left.Allocated}
 			p.sort(&m.options)
 		}
-		total := int64(0)
+		total := -p.copied
 		for pool, n := range p.freed {
 			m.Pools[pool].After -= n
 			total += n
@@ -825,34 +848,52 @@ func (m *maker) names(p *RulePlan) (left Amount) {
 	return left
 }
 
-// marks selects the files that bring a pool from above its upper mark to its lower one.
-func (m *maker) marks(p *RulePlan) {
+// marks selects the files that bring a pool from above its upper mark to its lower one, and
+// the files to premigrate.
+func (m *maker) marks(p *RulePlan) error {
 	pool := &m.Pools[m.pool(p.From)]
 	low, high := mark(pool, p.rule.Low), p.rule.High
 	clear(p.freed)
 	full := fmt.Sprintf("pool %s holds %s of %s (%.1f %%)", p.From, units.Size(pool.Used), units.Size(pool.Capacity), pool.Percent(pool.Used))
 	if !p.Active {
 		p.Why = fmt.Sprintf("%s, not above %d %%: nothing to do", full, high)
-		return
+		return nil
 	}
 	if pool.After != pool.Used {
 		full += fmt.Sprintf(", and %s after the rules before", units.Size(pool.After))
 	}
 	need := max(0, pool.After-low)
+	next := p.ordered
+	if p.Ahead != nil {
+		n, _ := heaviest(next, max(need, pool.After-mark(pool, p.rule.Ahead)))
+		next = next[:n]
+	}
 	freed := p.prune(need)
+	next = next[len(p.ordered):]
 	p.sort(&m.options)
 	for _, c := range p.ordered {
 		p.Taken.Bytes += c.size
 	}
 	p.Taken.Count, p.Taken.Allocated = int64(len(p.ordered)), freed
 	p.freed[m.pool(p.From)] = freed
-	if enough := p.Matched.Count - p.Taken.Count - p.Left[leftNames]; enough > 0 {
-		p.Left[leftEnough] = enough
+	if p.Ahead != nil {
+		if err := m.ahead(p, next); err != nil {
+			return err
+		}
 	}
 	p.Why = fmt.Sprintf("%s, above %d %%: %s must be freed to reach %d %%", full, high, units.Size(need), p.rule.Low)
 	if freed < need {
 		p.Why += fmt.Sprintf("; the rule can free only %s, which is %s too little", units.Size(freed), units.Size(need-freed))
 	}
+	enough := p.Matched.Count - p.Taken.Count - p.Left[leftNames]
+	if p.Ahead != nil {
+		p.Why += fmt.Sprintf("; then files are copied ahead, down to %d %%", p.rule.Ahead)
+		enough -= int64(len(next))
+	}
+	if enough > 0 {
+		p.Left[leftEnough] = enough
+	}
+	return nil
 }
 
 // holdBack leaves out directories in which an earlier rule acts on an entry.
@@ -911,6 +952,17 @@ func (p *RulePlan) sample(plan *Plan, most int) error {
 			s.Weight = &p.ordered[i].weight
 		}
 		p.Samples = append(p.Samples, s)
+	}
+	if p.Ahead == nil {
+		return nil
+	}
+	for _, c := range p.Ahead.candidates[:min(most, len(p.Ahead.candidates))] {
+		g.Reset(int(c.group))
+		var e files.Entry
+		if err := g.Entry(c.row, &e); err != nil {
+			return err
+		}
+		p.Ahead.Samples = append(p.Ahead.Samples, Sample{Path: e.Path(), Size: e.Size, Weight: &c.weight})
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ const (
 	Pack    Verb = "pack" // make a directory a tree in a store
 	List    Verb = "list" // write it to a list, and leave it unchanged
 	Exec    Verb = "exec" // run a program for it
+	// Premigrate is the verb of actions, and not of rules: copy the file to the pool to
+	// which a rule with MIGRATE would move it.
+	Premigrate Verb = "premigrate"
 )
 
 // Rules is the content of a file of rules.
@@ -54,10 +57,13 @@ type Rule struct {
 	// High and Low are percents of the capacity of From: the rule acts if the pool holds
 	// more than High, until it holds no more than Low. High is 0 if the rule always acts.
 	High, Low int
-	Store     string   // of Pack: directory of the store
-	As        string   // of Pack: name of the trees
-	Program   string   // of Exec: absolute path
-	Filesets  []string // names of the filesets to which it applies; nil: everywhere
+	// Ahead is the percentage down to which files are premigrated: the files that the rule
+	// would take next get a copy in To. It is Low if none are.
+	Ahead    int
+	Store    string   // of Pack: directory of the store
+	As       string   // of Pack: name of the trees
+	Program  string   // of Exec: absolute path
+	Filesets []string // names of the filesets to which it applies; nil: everywhere
 
 	weight *node // nil for none; see weightOf
 	where  *node // nil for all

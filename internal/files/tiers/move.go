@@ -366,7 +366,7 @@ func (ti *tier) walk(ctx context.Context, do func(rel string, st *unix.Stat_t, e
 				return err
 			}
 			path := join(rel, e.name)
-			if path == Private || e.st.Dev != top.Dev {
+			if hidden(path) || e.st.Dev != top.Dev {
 				continue
 			}
 			enter, err := do(path, &e.st, nil)

@@ -19,6 +19,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"golang.org/x/sys/unix"
+
+	"premix/internal/files/content"
 )
 
 // serveTiers and mountTiers name the file of tiers that this binary serves, and the directory, for
@@ -407,9 +409,15 @@ func TestListingMerges(t *testing.T) {
 	}
 	wantAbsent(t, m.onFlash("d"))
 	wantAbsent(t, m.onDisk("d"))
-	wantAbsent(t, m.at(Private))
-	if err := os.Mkdir(m.at(Private), 0o755); err == nil {
-		t.Error("the private directory can be made")
+	write(t, filepath.Join(m.disk, content.Copies, "copy"), "of a policy")
+	for _, name := range []string{Private, content.Copies} {
+		wantAbsent(t, m.at(name))
+		if err := os.Mkdir(m.at(name), 0o755); err == nil {
+			t.Errorf("%s can be made", name)
+		}
+		if list, err := os.ReadDir(m.at(".")); err != nil || slices.ContainsFunc(list, func(e os.DirEntry) bool { return e.Name() == name }) {
+			t.Errorf("%s is listed: %v", name, err)
+		}
 	}
 }
 

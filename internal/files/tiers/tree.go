@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/files/content"
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/lock"
@@ -173,8 +174,12 @@ func (e *BusyError) Error() string { return "another mount uses tier " + e.Tier.
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// hidden reports whether a path is Private or below it.
-func hidden(rel string) bool { return rel == Private || strings.HasPrefix(rel, Private+"/") }
+// hidden reports whether a path is Private or the directory with the copies of a policy, or
+// below one of them.
+func hidden(rel string) bool {
+	top, _, _ := strings.Cut(rel, "/")
+	return top == Private || top == content.Copies
+}
 
 // openat opens a path of a tier without following links.
 func (ti *tier) openat(rel string, flags int, mode uint32) (int, error) {
@@ -579,7 +584,7 @@ func entries(parts []int, top bool) (map[string]uint32, error) {
 			return nil, err
 		}
 		for _, e := range list {
-			if _, ok := all[e.Name()]; !ok && !(top && e.Name() == Private) {
+			if _, ok := all[e.Name()]; !ok && !(top && hidden(e.Name())) {
 				all[e.Name()] = kind(e.Type())
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -173,4 +174,19 @@ func Equal(a, b *os.File, size int64, pace func(bytes int) error) (bool, error) 
 		}
 	}
 	return true, nil
+}
+
+// DropACLs removes the POSIX ACLs of a file or directory that are not in names. A new file
+// has ACLs from the default ACL of its directory, and a copy must not grant more than its
+// source, whose extended attributes are names.
+func DropACLs(path string, names []string) error {
+	for _, name := range []string{"system.posix_acl_access", "system.posix_acl_default"} {
+		if slices.Contains(names, name) {
+			continue
+		}
+		if err := unix.Removexattr(path, name); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) {
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	return nil
 }

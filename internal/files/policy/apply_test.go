@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -259,6 +260,38 @@ func TestCountsAddUpWithLinks(t *testing.T) {
 		}
 		if sum != p.Rows {
 			t.Errorf("%s: of %d entries %d are counted", rule, p.Rows, sum)
+		}
+	}
+}
+
+// A moved file has no ACL from the default ACL of its new directory, and neither has a new
+// directory.
+func TestNoForeignACL(t *testing.T) {
+	dir, rules := pair(t, []file{{"flash/d/a", 10, 9}, {"flash/d/new/b", 10, 9}})
+	// The ACL of linux/posix_acl_xattr.h: tag, permissions and id of the owner, the user
+	// 1234, the group, the mask and others.
+	acl := []byte{2, 0, 0, 0}
+	for _, e := range [][3]uint32{{1, 7, ^uint32(0)}, {2, 7, 1234}, {4, 5, ^uint32(0)}, {0x10, 7, ^uint32(0)}, {0x20, 0, ^uint32(0)}} {
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
+		acl = binary.LittleEndian.AppendUint32(acl, e[2])
+	}
+	if err := os.Mkdir(filepath.Join(dir, "disk/d"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setxattr(filepath.Join(dir, "disk/d"), "system.posix_acl_default", acl, 0); err != nil {
+		t.Skip("the file system has no ACLs: ", err)
+	}
+	if rep := applied(t, scanned(t, dir), rules+moveAll, filepath.Join(t.TempDir(), "journal")); rep.Done != 2 {
+		t.Fatalf("%+v", rep)
+	}
+	for _, name := range []string{"a", "new", "new/b"} {
+		path := filepath.Join(dir, "disk/d", name)
+		if n, err := unix.Listxattr(path, make([]byte, 1000)); err != nil || n != 0 {
+			t.Errorf("%s has %d bytes of attributes, %v", name, n, err)
+		}
+		if st := inodeOf(t, path); st.Mode&0o777 != map[bool]uint32{true: 0o755, false: 0o644}[name == "new"] {
+			t.Errorf("%s has the mode %o", name, st.Mode)
 		}
 	}
 }

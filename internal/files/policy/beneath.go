@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/files/content"
 	"premix/internal/kit/beneath"
 )
 
@@ -201,11 +202,12 @@ func dress(fd, src int, st *unix.Stat_t) error {
 	if err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return fmt.Errorf("its attributes cannot be listed: %w", err)
 	}
+	list := strings.FieldsFunc(string(names[:max(n, 0)]), func(c rune) bool { return c == 0 })
+	if err := content.DropACLs(fmt.Sprintf("/proc/self/fd/%d", fd), list); err != nil {
+		return fmt.Errorf("an ACL of its directory cannot be removed: %w", err)
+	}
 	value := make([]byte, 64<<10) // XATTR_SIZE_MAX
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:max(n, 0)]), "\x00"), "\x00") {
-		if name == "" {
-			continue
-		}
+	for _, name := range list {
 		size, err := unix.Fgetxattr(src, name, value)
 		if errors.Is(err, unix.ENODATA) {
 			continue

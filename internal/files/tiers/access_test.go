@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +121,26 @@ func TestModesAreThoseOfTheTier(t *testing.T) {
 		must(t, unix.Lstat(m.at(created), &above), unix.Lstat(m.onFlash(created), &below))
 		if above.Mode != below.Mode || above.Mode&0o7777 != mode {
 			t.Errorf("created with %#o: %#o through the mount, %#o on the tier", mode, above.Mode, below.Mode)
+		}
+	}
+}
+
+// A file that moves gets no ACL from the default ACL of the new tier, and neither does its
+// directory.
+func TestNoForeignACL(t *testing.T) {
+	flash, disk := t.TempDir(), t.TempDir()
+	acl := aclText([3]uint32{1, 7, none}, [3]uint32{2, 7, 1234}, [3]uint32{4, 5, none}, [3]uint32{0x10, 7, none}, [3]uint32{0x20, 0, none})
+	if err := unix.Setxattr(disk, aclDefault, acl, 0); err != nil {
+		t.Skip("the file system has no ACLs: ", err)
+	}
+	m := mountOn(t, flash, disk)
+	write(t, m.at("d/f"), "text")
+	m.settle(t)
+	m.mustMove(t, "d/f")
+	for _, rel := range []string{"d", "d/f"} {
+		names, err := listXattrs(m.onDisk(rel))
+		if err != nil || slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "acl") }) {
+			t.Errorf("%s has %v, %v", rel, names, err)
 		}
 	}
 }

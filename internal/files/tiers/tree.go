@@ -503,6 +503,9 @@ func copyMeta(to, from int, st *unix.Statx_t, except string) error {
 	if err != nil {
 		return err
 	}
+	if err := content.DropACLs(fdPath(to), names); err != nil {
+		return err
+	}
 	for _, name := range names {
 		if name == except {
 			continue

@@ -31,7 +31,7 @@
 // # The table
 //
 // A scan is one Parquet file with one row an entry in no particular order. Strings, sizes
-// and times are zstd compressed. The columns are the fields of [Entry]; the key-value
+// and times are compressed by Snappy. The columns are the fields of [Entry]; the key-value
 // metadata has the keys premix.files.format ("1"), premix.files.roots (a JSON array),
 // premix.files.begun and premix.files.ended (RFC 3339).
 //

@@ -3,7 +3,7 @@ package files
 import (
 	"encoding/binary"
 
-	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/parquet-go/parquet-go/compress/snappy"
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
@@ -15,7 +15,8 @@ import (
 // The columns of a scan are encoded here and not by parquet-go's writer, which passes each
 // value through a parquet.Value and compresses all of them: that cost a third of the CPU
 // time that the system calls of a scan take. Most columns repeat few values, for which a
-// dictionary is small, or count up. Only columns that repeat in other ways are compressed.
+// dictionary is small, or count up. Only columns that repeat in other ways are compressed,
+// by Snappy: Zstandard made tables an eighth smaller, but scans 3 to 5 % slower.
 
 const (
 	// groupRows is the number of rows of a row group.
@@ -43,7 +44,7 @@ const (
 
 // chunk is a column of a row group.
 type chunk struct {
-	pages      []byte // including their headers
+	pages      blocks // including their headers
 	plain      int64  // their uncompressed size
 	compressed bool
 	indexed    bool            // a page has indexes into the dictionary
@@ -51,23 +52,61 @@ type chunk struct {
 	other      format.Encoding // in this encoding
 }
 
-func (c *chunk) reset() { *c = chunk{pages: c.pages[:0], compressed: c.compressed} }
+func (c *chunk) reset() {
+	c.pages.reset()
+	*c = chunk{pages: c.pages, compressed: c.compressed}
+}
+
+// blocks is a list of bytes that grows without being copied. What it held is used again.
+type blocks struct {
+	list [][]byte // the full ones, and the one that is being filled
+	free [][]byte
+	size int
+}
+
+const blockSize = 64 << 10
+
+func (b *blocks) write(p []byte) {
+	b.size += len(p)
+	for len(p) > 0 {
+		n := len(b.list) - 1
+		if n < 0 || len(b.list[n]) == blockSize {
+			if k := len(b.free); k > 0 {
+				b.list, b.free = append(b.list, b.free[k-1]), b.free[:k-1]
+			} else {
+				b.list = append(b.list, make([]byte, 0, blockSize))
+			}
+			n++
+		}
+		some := min(len(p), blockSize-len(b.list[n]))
+		b.list[n] = append(b.list[n], p[:some]...)
+		p = p[some:]
+	}
+}
+
+func (b *blocks) reset() {
+	for _, p := range b.list {
+		b.free = append(b.free, p[:0])
+	}
+	b.list, b.size = b.list[:0], 0
+}
 
 // encoder holds the buffers in which a worker encodes its columns.
 type encoder struct {
-	zstd    zstd.Codec
+	codec   snappy.Codec
 	numbers [pageRows]int32 // scratch space, as are the fields below
 	body    []byte
 	packed  []byte
+	paged   []byte
 }
 
-func newEncoder() *encoder { return &encoder{zstd: zstd.Codec{Level: zstd.SpeedFastest}} }
+func newEncoder() *encoder { return &encoder{} }
 
 // page appends a page to b, and also returns its uncompressed size.
 func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int64, err error) {
 	size := len(body)
 	if compress {
-		if e.packed, err = e.zstd.Encode(e.packed, body); err != nil {
+		if e.packed, err = e.codec.Encode(e.packed[:cap(e.packed)], body); err != nil {
 			return b, 0, err
 		}
 		body = e.packed
@@ -85,8 +124,9 @@ func (e *encoder) data(c *chunk, body []byte, rows int, encoding format.Encoding
 	} else {
 		c.direct, c.other = true, encoding
 	}
-	pages, plain, err := e.page(c.pages, body, c.compressed, header)
-	c.pages, c.plain = pages, c.plain+plain
+	page, plain, err := e.page(e.paged[:0], body, c.compressed, header)
+	c.pages.write(page)
+	e.paged, c.plain = page, c.plain+plain
 	return err
 }
 

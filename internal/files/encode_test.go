@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -121,5 +122,24 @@ func TestEncodings(t *testing.T) {
 				first += g.Rows()
 			}
 		})
+	}
+}
+
+// Blocks hold what was written, and hold it again after a reset without new memory.
+func TestBlocks(t *testing.T) {
+	var b blocks
+	for range 2 {
+		var want []byte
+		for n := range 40 {
+			p := bytes.Repeat([]byte{byte(n)}, n*n*7)
+			b.write(p)
+			want = append(want, p...)
+		}
+		if got := bytes.Join(b.list, nil); !bytes.Equal(got, want) || b.size != len(want) {
+			t.Fatalf("%d bytes, size %d, want %d", len(got), b.size, len(want))
+		}
+		if b.reset(); b.size != 0 || len(b.list) != 0 || len(b.free) != len(want)/blockSize+1 {
+			t.Fatalf("after a reset: size %d, %d blocks, %d free", b.size, len(b.list), len(b.free))
+		}
 	}
 }

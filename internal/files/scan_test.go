@@ -536,3 +536,19 @@ func TestTimesBeyondTheRange(t *testing.T) {
 		}
 	}
 }
+
+// A worker calls past the scheduler only while entries are quick.
+func TestJudge(t *testing.T) {
+	w := new(worker)
+	if w.judge(); w.direct {
+		t.Error("direct before anything was measured")
+	}
+	w.judged = time.Now()
+	if w.judge(); !w.direct {
+		t.Error("not direct after quick entries")
+	}
+	w.judged = time.Now().Add(-2 * judgeCalls * quickCall)
+	if w.judge(); w.direct || w.calls != 0 {
+		t.Error("direct after slow entries")
+	}
+}

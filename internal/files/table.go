@@ -270,7 +270,7 @@ func (g *group) write() error {
 		m := format.ColumnMetaData{Type: leaf.Type.V, PathInSchema: []string{leaf.Name}, NumValues: int64(g.rows), Codec: format.Uncompressed,
 			TotalUncompressedSize: c.plain, Statistics: format.Statistics{MinValue: least, MaxValue: most}}
 		if c.compressed {
-			m.Codec = format.Zstd
+			m.Codec = format.Snappy
 		}
 		begin := w.at
 		if known > 0 {
@@ -288,11 +288,13 @@ func (g *group) write() error {
 			m.Encoding = append(m.Encoding, format.Plain)
 			w.at += int64(len(page))
 		}
-		if _, err := w.f.Write(c.pages); err != nil {
-			return err
+		for _, block := range c.pages.list {
+			if _, err := w.f.Write(block); err != nil {
+				return err
+			}
 		}
 		m.DataPageOffset = w.at
-		w.at += int64(len(c.pages))
+		w.at += int64(c.pages.size)
 		m.TotalCompressedSize = w.at - begin
 		if c.indexed {
 			m.Encoding = append(m.Encoding, format.RLEDictionary)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -172,7 +173,8 @@ func (d *dir) take() *dir {
 
 func (d *dir) drop() {
 	if d.refs.Add(-1) == 0 {
-		unix.Close(d.fd)
+		// The descriptor is of a directory and was only read, so this does not wait.
+		_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(d.fd), 0, 0)
 	}
 }
 
@@ -304,6 +306,26 @@ type worker struct {
 	group *group
 	subs  []listing // directories found in the one being listed
 	own   Counts    // counts not yet added to those of the scan
+
+	direct bool // statx(2) is called without the scheduler; see judge
+	calls  int
+	judged time.Time
+}
+
+const (
+	// judgeCalls is the number of entries after which a worker looks at the clock.
+	judgeCalls = 64
+	// quickCall is the time of an entry up to which its attributes are in memory.
+	quickCall = 20 * time.Microsecond
+)
+
+// judge decides how the next entries are read. A call that may wait for a disk or a server
+// leaves the processor to another worker, for which Go's scheduler watches it. While
+// attributes are in memory, that costs more than the call waits.
+func (w *worker) judge() {
+	now := time.Now()
+	w.direct = now.Sub(w.judged) < judgeCalls*quickCall
+	w.calls, w.judged = 0, now
 }
 
 func (s *scan) work() {
@@ -416,7 +438,7 @@ func (w *worker) list(j *listing) error {
 	w.subs = w.subs[:0]
 	var err error
 	for err == nil {
-		n, e := unix.Getdents(d.fd, w.buf)
+		n, e := w.getdents(d.fd)
 		if e == unix.EINTR {
 			continue
 		}
@@ -424,7 +446,7 @@ func (w *worker) list(j *listing) error {
 			t.whole = true
 			break
 		}
-		if e != nil {
+		if e != 0 {
 			t.reason = "cannot be listed: " + e.Error()
 			break
 		}
@@ -500,7 +522,15 @@ func (w *worker) look(j *listing, names []byte) error {
 // entry reads the attributes of an entry, whose name ends with a 0.
 func (w *worker) entry(here *listing, fd int, name []byte, kind byte) error {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
-	_, _, e := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&name[0])), flags, statxMask, uintptr(unsafe.Pointer(&w.row)), 0)
+	var e syscall.Errno
+	if w.direct {
+		_, _, e = unix.RawSyscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&name[0])), flags, statxMask, uintptr(unsafe.Pointer(&w.row)), 0)
+	} else {
+		_, _, e = unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&name[0])), flags, statxMask, uintptr(unsafe.Pointer(&w.row)), 0)
+	}
+	if w.calls++; w.calls == judgeCalls {
+		w.judge()
+	}
 	name = name[:cstringLen(name)]
 	switch e {
 	case 0:
@@ -531,6 +561,18 @@ func (w *worker) entry(here *listing, fd int, name []byte, kind byte) error {
 	return nil
 }
 
+// getdents reads the next names of a directory into the worker's buffer.
+func (w *worker) getdents(fd int) (int, syscall.Errno) {
+	var n uintptr
+	var e syscall.Errno
+	if w.direct {
+		n, _, e = unix.RawSyscall(unix.SYS_GETDENTS64, uintptr(fd), uintptr(unsafe.Pointer(&w.buf[0])), uintptr(len(w.buf)))
+	} else {
+		n, _, e = unix.Syscall(unix.SYS_GETDENTS64, uintptr(fd), uintptr(unsafe.Pointer(&w.buf[0])), uintptr(len(w.buf)))
+	}
+	return int(n), e
+}
+
 // settle adds the row of a directory when all of its names have been processed.
 func (w *worker) settle(t *tally) error {
 	if t.pending.Add(-1) > 0 {
@@ -549,7 +591,7 @@ func (w *worker) open(j *listing) (*dir, string) {
 	if j.rel == "" {
 		return j.base.take(), ""
 	}
-	fd, err := openBeneath(j.base.fd, j.rel)
+	fd, err := w.openBeneath(j.base.fd, j.rel)
 	switch {
 	case err == nil:
 		return openedDir(fd), ""
@@ -562,19 +604,31 @@ func (w *worker) open(j *listing) (*dir, string) {
 // noOpenat2 is set if the kernel has no openat2, or a sandbox forbids it.
 var noOpenat2 atomic.Bool
 
-func openBeneath(base int, rel string) (int, error) {
+func (w *worker) openBeneath(base int, rel string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	if !noOpenat2.Load() {
 		how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+		path, err := unix.BytePtrFromString(rel)
+		if err != nil {
+			return -1, err
+		}
 		for {
-			fd, err := unix.Openat2(base, rel, &how)
-			switch err {
+			var fd uintptr
+			var e syscall.Errno
+			if w.direct {
+				fd, _, e = unix.RawSyscall6(unix.SYS_OPENAT2, uintptr(base), uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&how)), unix.SizeofOpenHow, 0, 0)
+			} else {
+				fd, _, e = unix.Syscall6(unix.SYS_OPENAT2, uintptr(base), uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&how)), unix.SizeofOpenHow, 0, 0)
+			}
+			switch e {
+			case 0:
+				return int(fd), nil
 			case unix.EINTR, unix.EAGAIN: // a rename interfered
 				continue
 			case unix.ENOSYS, unix.EPERM:
 				noOpenat2.Store(true)
 			default:
-				return fd, err
+				return -1, e
 			}
 			break
 		}

@@ -137,9 +137,16 @@ func contenders(ctx context.Context, dir, tree, premix string, threads int) ([]c
 	if err != nil {
 		return nil, err
 	}
+	scan, rule := filepath.Join(dir, "scan.parquet"), filepath.Join(dir, "large.sql")
+	if err := os.WriteFile(rule, []byte("RULE 'large' DELETE WHERE size > 1000000;\n"), 0o666); err != nil {
+		return nil, err
+	}
 	list := []contender{
 		{"loop", []string{loop, strconv.Itoa(threads), tree}},
-		{"premix", []string{premix, "files", "scan", tree, "-o", filepath.Join(dir, "scan.parquet")}},
+		{"premix", []string{premix, "files", "scan", tree, "-o", scan}},
+		{"premix_find", []string{premix, "files", "find", scan, "--where", "size > 1000000"}},
+		{"premix_policy", []string{premix, "files", "policy", rule, scan, "--dry-run"}},
+		{"premix_candidates", []string{premix, "files", "policy", rule, scan, "--candidates", scan, "--dry-run"}},
 		{"find", []string{"find", tree, "-size", "+1000000c"}},
 		{"du", []string{"du", "-s", tree}},
 		{"fd", []string{"fdfind", "-u", "--size", "+1G", ".", tree}},

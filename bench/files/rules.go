@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"premix/internal/files"
 	"premix/internal/kit/quantile"
@@ -39,7 +38,7 @@ func table(ctx context.Context, path, root string, rows int) error {
 		return err
 	}
 	defer f.Close()
-	w := parquet.NewGenericWriter[files.Entry](f, parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
+	w := parquet.NewGenericWriter[files.Entry](f, parquet.Compression(&parquet.Snappy),
 		parquet.MaxRowsPerRowGroup(groupRows), parquet.DataPageStatistics(false))
 	var (
 		mu   sync.Mutex

@@ -863,11 +863,11 @@ func (m *maker) marks(p *RulePlan) error {
 		full += fmt.Sprintf(", and %s after the rules before", units.Size(pool.After))
 	}
 	need := max(0, pool.After-low)
-	next := p.ordered
 	if p.Ahead != nil {
-		n, _ := heaviest(next, max(need, pool.After-mark(pool, p.rule.Ahead)))
-		next = next[:n]
+		n, _ := heaviest(p.ordered, max(need, pool.After-mark(pool, p.rule.Ahead)))
+		p.ordered = p.ordered[:n]
 	}
+	next := p.ordered
 	freed := p.prune(need)
 	next = next[len(p.ordered):]
 	p.sort(&m.options)

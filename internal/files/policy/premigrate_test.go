@@ -316,3 +316,28 @@ func TestForeignCopies(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Among many files, the heaviest move, and the next ones are premigrated.
+func TestAheadOfMany(t *testing.T) {
+	const files, each = 20_000, 100
+	for trial := range 20 {
+		rule := &Rule{Verb: Migrate, From: "flash", To: "disk", High: 80, Low: 70, Ahead: 50}
+		p := &RulePlan{From: "flash", To: "disk", Active: true, rule: rule, Ahead: new(AheadPlan), Left: make(map[string]int64), freed: make([]int64, 2), bound: files * each / 2, floor: -1 << 63, weight: &number{}}
+		m := &maker{Plan: &Plan{Pools: []PoolPlan{{Pool: Pool{Name: "flash", Capacity: files * each}, Used: files * each, After: files * each}, {Pool: Pool{Name: "disk", Capacity: 1 << 40}}}}}
+		for i := range int64(files) {
+			p.keep(m, candidate{ref: ref{row: int32(i)}, weight: (i*7919 + int64(trial)) % files, size: each, allocated: each})
+		}
+		p.Matched = Amount{files, files * each, files * each}
+		if err := m.marks(p); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.ordered) != files*3/10 || len(p.Ahead.candidates) != files*2/10 || p.Left[leftEnough] != files/2 || m.Pools[1].After != files*each/5 {
+			t.Fatalf("%d move, %d are copied, left %v, %d in disk", len(p.ordered), len(p.Ahead.candidates), p.Left, m.Pools[1].After)
+		}
+		for i, c := range slices.Concat(p.ordered, p.Ahead.candidates) {
+			if c.weight != int64(files-1-i) {
+				t.Fatalf("trial %d: number %d has the weight %d", trial, i, c.weight)
+			}
+		}
+	}
+}

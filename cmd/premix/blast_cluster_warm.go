@@ -118,10 +118,11 @@ func planned(p *cluster.Placement, d *database.Description) []placedNodeRow {
 	for i, n := range p.Nodes {
 		rows[i] = placedNodeRow{Node: n, Fragments: []int{}}
 	}
+	sizes := d.Sizes()
 	for f, order := range p.Order {
 		for _, n := range order[:p.Replicas] {
 			rows[n].Fragments = append(rows[n].Fragments, f)
-			rows[n].Bytes += d.BytesOf(f)
+			rows[n].Bytes += sizes[f]
 		}
 	}
 	return rows

@@ -228,12 +228,8 @@ func (h *Head) Plan(ctx context.Context, name string, d *database.Description, t
 	if len(p.Nodes) == 0 {
 		return nil, answers, answers[0].Err
 	}
-	sizes := make([]int64, len(d.Fragments))
-	for i := range sizes {
-		sizes[i] = d.BytesOf(i)
-	}
 	var err error
-	p.Order, err = order(sizes, budgets, replicas)
+	p.Order, err = order(d.Sizes(), budgets, replicas)
 	return p, answers, err
 }
 

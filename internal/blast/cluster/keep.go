@@ -344,11 +344,8 @@ func (n *Node) load(ctx context.Context, p *placed, f int) error {
 	if err != nil {
 		return err
 	}
-	var used int64
-	for _, x := range n.holdings.All() {
-		used += x.Bytes()
-	}
-	if need := t.desc.BytesOf(f); used+need > b.Bytes {
+	used := n.holdings.Bytes()
+	if need := t.desc.Sizes()[f]; used+need > b.Bytes {
 		return &database.Error{Kind: database.NoRoom, Message: fmt.Sprintf("fragment %d of %s does not fit into memory: it takes %s, %s are in use, and %s may be used (%s)", f, p.Name, units.Size(need), units.Size(used), units.Size(b.Bytes), b)}
 	}
 	x, err := n.holdings.Add(p.Name, t.desc)

@@ -328,7 +328,7 @@ func (n *Node) status(memory bool) (*Status, error) {
 		s.Used += x.Bytes()
 		d := HeldDatabase{Name: x.Name, ID: x.Desc.ID, Fragments: []HeldFragment{}}
 		for _, i := range x.Fragments() {
-			f := HeldFragment{Number: i, Bytes: x.Desc.BytesOf(i), Complete: true}
+			f := HeldFragment{Number: i, Bytes: x.Size(i), Complete: true}
 			if memory {
 				if f.InMemory, err = x.InMemory(i); err != nil {
 					continue // it was dropped at this moment

@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/beneath"
 	"premix/internal/kit/lock"
@@ -290,15 +293,11 @@ func (o *AddOptions) fragments(kind Type, letters int64) int {
 // Remove removes a database from memory and from the disk. A tree published from it stays
 // in its store. Remove waits for all users of the database.
 func Remove(home, name string) error {
-	unlock, err := lockChange(home, name)
+	r, unlock, err := lockChange(home, name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, err := readRecord(home, name)
-	if err != nil {
-		return err
-	}
 	dir := filepath.Join(home, name)
 	// From here on, the database cannot be opened any more.
 	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
@@ -310,31 +309,29 @@ func Remove(home, name string) error {
 	}
 	defer held.Close()
 	if desc, err := ReadDescription(r.Data); err == nil {
-		if in := ramDir(home, name, desc.ID); isDir(in) {
-			if err := removeResident(in); err != nil {
-				return err
-			}
+		if err := evict(home, local(home, name, desc)); err != nil {
+			return err
 		}
 	}
 	return accessError(dir, os.RemoveAll(dir))
 }
 
-// lockChange takes the lock under which a database is changed.
-func lockChange(home, name string) (func(), error) {
-	if err := CheckName(name); err != nil {
-		return nil, err
+// lockChange takes the lock under which a database is changed, and reads its record.
+func lockChange(home, name string) (r *Record, unlock func(), err error) {
+	if r, err = readRecord(home, name); err != nil {
+		return nil, nil, err
 	}
 	f, err := lockFile(filepath.Join(home, name, "change"), lock.Exclusive)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := readRecord(home, name); err != nil {
-			return nil, err
-		}
-		return nil, damagedError(name, err)
+		err = damagedError(name, err)
 	}
 	if err != nil {
-		return nil, accessError(home, err)
+		return nil, nil, accessError(home, err)
 	}
-	return func() { f.Close() }, nil
+	if r, err = readRecord(home, name); err != nil { // another process has changed it in the meantime
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return r, func() { f.Close() }, nil
 }
 
 // sortedFiles returns the names of the files in a directory, sorted.
@@ -351,4 +348,59 @@ func sortedFiles(dir string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// newDir creates a directory with a lock that is held until release. release also removes
+// the directory, if it still has this name.
+func newDir(parent, prefix string) (dir string, release func(), err error) {
+	if dir, err = os.MkdirTemp(parent, prefix); err != nil {
+		return "", nil, err
+	}
+	release = func() { _ = os.RemoveAll(dir) } // sweep removes the remainder later
+	if err := os.Chmod(dir, 0o755); err != nil {
+		release()
+		return "", nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err == nil {
+		err = lock.Await(context.Background(), f, lock.Shared)
+	}
+	if err != nil {
+		release()
+		return "", nil, err
+	}
+	return dir, func() { _ = os.RemoveAll(dir); f.Close() }, nil
+}
+
+// sweep removes unfinished directories that killed processes have left in a directory.
+func sweep(parent string) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".new-") {
+			continue
+		}
+		dir := filepath.Join(parent, e.Name())
+		// There is a moment between creating a directory and locking it.
+		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // a process was killed while it removed the directory
+			err = os.RemoveAll(dir)
+		case err != nil:
+			continue
+		case lock.Try(f, lock.Exclusive) == nil:
+			err = errors.Join(os.RemoveAll(dir), f.Close())
+		default:
+			err = f.Close()
+		}
+		if err != nil {
+			return accessError(dir, err)
+		}
+	}
+	return nil
 }

@@ -13,8 +13,10 @@
 //   - OID: the number of a sequence in a database, from 0, in the order of the input. The
 //     whole is an alias of all volumes in order; a fragment's OIDs begin at First.
 //   - local copy: the files of a database on this machine's disk.
-//   - resident: all files of a database are also in memory, on a tmpfs, and are searched
-//     there; the page cache holds nothing of the local copy.
+//   - holding: the fragments of a database that are in memory, on a tmpfs, and are searched
+//     there, see [Holding]: some on a node of a cluster, all on this machine.
+//   - resident: a database is resident if all of its fragments are in memory; the page cache
+//     holds nothing of the local copy.
 //
 // # Files
 //
@@ -34,17 +36,20 @@
 //	database.json       a [Description]
 //	NAME.000.nsq ...    the volumes
 //
-// In memory, see [RAM]:
+// In memory, below [RAM] on this machine, and below [Holdings] on a node:
 //
-//	NAME-ID/data/       the files; ID comes from the description
-//	NAME-ID/alias/      aliases of them
-//	NAME-ID/lock        flock(2): shared to use them, exclusive to remove them
-//	NAME-ID/leaving     exists once no new user may open them
-//	.new-*/             an unfinished copy; the process that makes it holds its lock
+//	NAME-ID/lock               flock(2), exclusive: held to load or drop fragments; its content is
+//	                           the directory of databases to which it belongs, none for a node
+//	NAME-ID/database.json      the description, whose ID it is; a directory without it is unfinished
+//	NAME-ID/data/              the files of the fragments that are here
+//	NAME-ID/alias/NNN.nal      the alias of a fragment, from when its files are complete until they
+//	                           are removed; flock(2): shared to use them, exclusive to remove them
+//	NAME-ID/alias/NNN.leaving  exists once no new search may open the fragment
+//	NAME-ID/alias/whole.nal    the alias of all, while all are here
 //
-// A directory in memory is created under another name and renamed when it is complete. No
-// message is needed when a database becomes resident, or when a reboot has removed it:
-// [Open] checks for the directory.
+// No message is needed when a database becomes resident, or when a reboot has removed it:
+// [Open] checks for the aliases. A node and this machine's searches have separate directories,
+// since a node removes databases that no placement names.
 //
 // # Fragments
 //
@@ -80,8 +85,9 @@
 // pages of the local copy are dropped from the page cache; otherwise there would be two
 // copies. A tmpfs can be swapped out; [Resident] reports that.
 //
-// Lock order: NAME/change, NAME/lock, NAME-ID/lock. A search holds the last two shared from
-// [Open] to [Database.Close]. A process that removes a database first prevents new users
-// (it removes the record, or creates leaving), and then waits for the lock, so that a
-// service that searches all the time cannot block it without end.
+// Lock order: NAME/change, NAME/lock, NAME-ID/lock, the aliases in memory in their order. A
+// search holds NAME/lock and the aliases shared from [Open] to [Database.Close]. A process that
+// removes a database first prevents new users (it removes the record, or creates the marks), and
+// then waits for the locks, so that a service that searches all the time cannot block it without
+// end.
 package database

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -280,4 +281,19 @@ func (b *builder) recut(ctx context.Context, kind Type) error {
 		o.Duplicates = o.Duplicates || !o.ParseIDs
 	}
 	return b.fasta(ctx, path, title)
+}
+
+// copyFile copies a file, by sharing its blocks if the file system supports that.
+func copyFile(from, to string) (int64, error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(out, in)
+	return n, errors.Join(err, out.Close())
 }

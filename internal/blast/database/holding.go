@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -18,270 +17,50 @@ import (
 	"premix/internal/kit/owner"
 )
 
-// Holdings are the fragments that a node of a cluster has in memory. One process has them at
-// a time. They are in a directory on a tmpfs:
+// Holding is the set of fragments of one database that are in memory, in a directory on a tmpfs.
+// Its layout is in the documentation of the package.
 //
-//	lock                 flock(2), exclusive
-//	drop                 the fragments are not to outlive the process
-//	NAME-ID/database.json  the description
-//	NAME-ID/data/        the files of the fragments that are here
-//	NAME-ID/alias/NNN.nal  the alias of a fragment, written once its files are complete
-//
-// So a process finds the fragments of one that was killed before. It checks the sizes of their
-// files, and removes what is not part of a complete fragment.
-type Holdings struct {
-	dir  string
-	held *os.File
-
-	mu   sync.Mutex // guards what follows
-	list map[string]*Holding
-}
-
-// OpenHoldings opens the directory in memory of a node.
-func OpenHoldings(dir string) (*Holdings, error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return nil, accessError(dir, err)
-	}
-	if err := ownDir(dir); err != nil {
-		return nil, accessError(dir, err)
-	}
-	if in, err := isMemory(dir); err != nil {
-		return nil, err
-	} else if !in {
-		return nil, &Error{Kind: Use, Message: dir + " is not on a tmpfs: files in it are not in memory", HintText: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, accessError(dir, err)
-	}
-	if err := lock.Try(f, lock.Exclusive); err != nil {
-		f.Close()
-		return nil, &Error{Kind: Access, Message: dir + " belongs to another node that runs", HintText: "stop it, or set PREMIX_HOME or PREMIX_BLAST_RAM to another directory", Err: err}
-	}
-	h := &Holdings{dir: dir, held: f, list: map[string]*Holding{}}
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		at := filepath.Join(dir, e.Name())
-		desc, err := ReadDescription(at)
-		name, ok := strings.CutSuffix(e.Name(), "-"+descID(desc))
-		if err != nil || !ok {
-			// It was being made, or removed, when the process was killed.
-			if err := os.RemoveAll(at); err != nil {
-				return nil, errors.Join(accessError(at, err), f.Close())
-			}
-			continue
-		}
-		x := newHolding(at, name, desc)
-		if err := x.adopt(); err != nil {
-			return nil, errors.Join(accessError(at, err), f.Close())
-		}
-		h.list[e.Name()] = x
-	}
-	return h, err
-}
-
-// dropMark is the name of the mark of holdings that are not to outlive their process.
-const dropMark = "drop"
-
-// SetDrop sets whether other nodes of the user may remove the fragments once the process has
-// ended, see [SweepHoldings].
-func (h *Holdings) SetDrop(drop bool) error {
-	path := filepath.Join(h.dir, dropMark)
-	if drop {
-		return accessError(h.dir, os.WriteFile(path, nil, 0o600))
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return accessError(h.dir, err)
-	}
-	return nil
-}
-
-// SweepHoldings removes the fragments that killed nodes of this user were to drop, and returns
-// the directories that it removed. They are those beside dir, in /dev/shm. It skips a directory
-// that it cannot lock: its node runs.
-func SweepHoldings(dir string) (removed []string, err error) {
-	beside, err := filepath.Glob(filepath.Join(filepath.Dir(dir), fmt.Sprintf("premix-blast-%d-*-node", os.Geteuid())))
-	if err != nil {
-		return nil, err
-	}
-	for _, other := range beside {
-		if other == dir || owner.Private(other) != nil || !exists(filepath.Join(other, dropMark)) {
-			continue
-		}
-		f, err := os.OpenFile(filepath.Join(other, "lock"), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-		if err != nil {
-			continue // a node is beginning there, or another one has removed it
-		}
-		if lock.Try(f, lock.Exclusive) == nil {
-			if err := os.RemoveAll(other); err != nil {
-				return removed, errors.Join(accessError(other, err), f.Close())
-			}
-			removed = append(removed, other)
-		}
-		if err := f.Close(); err != nil {
-			return removed, err
-		}
-	}
-	return removed, nil
-}
-
-// adopt prepares the holding of a process that has ended. A fragment whose files do not have
-// their sizes does not count, and files that belong to no complete fragment are removed: the
-// process was killed while it loaded or dropped them.
-func (x *Holding) adopt() error {
-	data := filepath.Join(x.dir, "data")
-	needed := map[string]bool{}
-	for _, i := range x.Fragments() {
-		files := x.Desc.FilesOf(i)
-		if slices.ContainsFunc(files, func(f DataFile) bool {
-			st, err := os.Lstat(filepath.Join(data, f.Name))
-			return err != nil || !st.Mode().IsRegular() || st.Size() != f.Size
-		}) {
-			if err := os.Remove(x.alias(i) + x.Desc.aliasEnding()); err != nil {
-				return err
-			}
-			continue
-		}
-		for _, f := range files {
-			needed[f.Name] = true
-		}
-	}
-	entries, err := os.ReadDir(data)
-	if errors.Is(err, fs.ErrNotExist) {
-		return os.Mkdir(data, 0o755)
-	}
-	for _, e := range entries {
-		if !needed[e.Name()] {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(data, e.Name())))
-		}
-	}
-	return err
-}
-
-func descID(d *Description) string {
-	if d == nil {
-		return ""
-	}
-	return d.ID
-}
-
-// Close leaves the fragments in memory, for the next process.
-func (h *Holdings) Close() error { return h.held.Close() }
-
-// All returns the databases of which there are fragments.
-func (h *Holdings) All() []*Holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var all []*Holding
-	for _, x := range h.list {
-		all = append(all, x)
-	}
-	return all
-}
-
-// Get returns the fragments of a database, or nil.
-func (h *Holdings) Get(name, id string) *Holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.list[name+"-"+id]
-}
-
-// Add returns the holding of a database, which is empty if it is new.
-func (h *Holdings) Add(name string, desc *Description) (*Holding, error) {
-	if err := CheckName(name); err != nil {
-		return nil, err
-	}
-	if err := desc.check(); err != nil {
-		return nil, damagedError(name, err)
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	key := name + "-" + desc.ID
-	if x := h.list[key]; x != nil {
-		return x, nil
-	}
-	dir := filepath.Join(h.dir, key)
-	for _, d := range []string{dir, filepath.Join(dir, "data"), filepath.Join(dir, "alias")} {
-		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, accessError(d, err)
-		}
-	}
-	if err := writeJSON(filepath.Join(dir, DescriptionFile), desc); err != nil {
-		return nil, accessError(dir, err)
-	}
-	x := newHolding(dir, name, desc)
-	h.list[key] = x
-	return x, nil
-}
-
-// Remove removes all fragments of a database, after the searches that use them.
-func (h *Holdings) Remove(x *Holding) error {
-	h.mu.Lock()
-	delete(h.list, x.Name+"-"+x.Desc.ID)
-	h.mu.Unlock()
-	for _, i := range x.Fragments() {
-		if err := x.Drop(i); err != nil {
-			return err
-		}
-	}
-	// Without its description the directory counts as unfinished.
-	if err := os.Remove(filepath.Join(x.dir, DescriptionFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return accessError(x.dir, err)
-	}
-	return accessError(x.dir, os.RemoveAll(x.dir))
-}
-
-// Budget returns the memory that the fragments may take together: limit, or what is
-// available now with those that are here, as for [Warm].
-func (h *Holdings) Budget(limit int64) (Budget, error) {
-	b, err := budget(limit, h.dir)
-	if err != nil {
-		return b, err
-	}
-	var used int64
-	for _, x := range h.All() {
-		used += x.Bytes()
-	}
-	b.Room += used
-	if limit == 0 {
-		b.Bytes += used
-	} else {
-		b.Bytes = min(limit, b.Room)
-	}
-	return b, nil
-}
-
-// Holding are the fragments of one database on a node.
+// All state is in files, so that several processes use a holding, and the next one finds the
+// fragments of one that was killed. A fragment is here while its alias exists: the alias is
+// written after the files and removed before them. Searches hold a shared lock on it.
 type Holding struct {
 	Name string
 	Desc *Description
-	dir  string
 
-	change sync.Mutex // serializes changes; locked before mu
-
-	mu    sync.Mutex // guards what follows
-	users []int      // searches of each fragment
-	ended *sync.Cond // a search has ended
+	dir    string
+	home   string       // the directory of databases that it belongs to; "": it is of a node
+	files  [][]DataFile // of each fragment
+	shared int          // number of files at the end of each list that all fragments need
 }
 
-func newHolding(dir, name string, desc *Description) *Holding {
-	x := &Holding{Name: name, Desc: desc, dir: dir, users: make([]int, len(desc.Fragments))}
-	x.ended = sync.NewCond(&x.mu)
+func newHolding(parent, name string, desc *Description, home string) *Holding {
+	x := &Holding{Name: name, Desc: desc, dir: filepath.Join(parent, name+"-"+desc.ID), home: home}
+	x.files, x.shared = desc.divided()
 	return x
 }
 
-// Has reports whether a fragment is complete.
-func (x *Holding) Has(i int) bool {
-	_, err := os.Lstat(x.alias(i) + x.Desc.aliasEnding())
-	return err == nil
+func (x *Holding) data(file string) string { return filepath.Join(x.dir, "data", file) }
+
+func (x *Holding) description() string { return filepath.Join(x.dir, DescriptionFile) }
+
+func (x *Holding) aliases() string { return filepath.Join(x.dir, "alias") }
+
+// alias returns the path of a fragment's alias.
+func (x *Holding) alias(i int) string {
+	return filepath.Join(x.aliases(), fragmentAlias(i)+x.Desc.aliasEnding())
 }
 
-// Fragments returns the numbers of the complete fragments, in order.
+// leaving returns the path of the mark of a fragment that no further search may open.
+func (x *Holding) leaving(i int) string {
+	return filepath.Join(x.aliases(), fragmentAlias(i)+".leaving")
+}
+
+// Has reports whether a fragment is complete, and searches may open it.
+func (x *Holding) Has(i int) bool { return exists(x.alias(i)) && !exists(x.leaving(i)) }
+
+// Fragments returns the numbers of the fragments that searches may open, in order.
 func (x *Holding) Fragments() (list []int) {
-	for i := range x.Desc.Fragments {
+	for i := range x.files {
 		if x.Has(i) {
 			list = append(list, i)
 		}
@@ -289,56 +68,108 @@ func (x *Holding) Fragments() (list []int) {
 	return list
 }
 
-func (x *Holding) alias(i int) string { return filepath.Join(x.dir, "alias", fragmentAlias(i)) }
+// Size returns the size of the files of a fragment.
+func (x *Holding) Size(i int) int64 { return totalSize(x.files[i]) }
 
-// FilesOf returns the files of a fragment: of its volumes, and those that do not belong to
-// one volume.
-func (d *Description) FilesOf(i int) (list []DataFile) {
-	owner := func(name string) int {
-		for k, r := range d.Fragments {
-			for _, v := range r.Volumes {
-				if strings.HasPrefix(name, v+".") {
-					return k
-				}
+// divided returns the files of each fragment: those of its volumes, and then those that do not
+// belong to one volume, with their number.
+func (d *Description) divided() (files [][]DataFile, shared int) {
+	fragment := map[string]int{} // of a volume
+	for i, r := range d.Fragments {
+		for _, v := range r.Volumes {
+			fragment[v] = i
+		}
+	}
+	files = make([][]DataFile, len(d.Fragments))
+	var others []DataFile
+next:
+	for _, f := range d.Files {
+		for at := strings.LastIndexByte(f.Name, '.'); at > 0; at = strings.LastIndexByte(f.Name[:at], '.') {
+			if i, ok := fragment[f.Name[:at]]; ok {
+				files[i] = append(files[i], f)
+				continue next
 			}
 		}
-		return -1
+		others = append(others, f)
 	}
-	for _, f := range d.Files {
-		if at := owner(f.Name); at == i || at < 0 {
-			list = append(list, f)
-		}
+	for i := range files {
+		files[i] = append(files[i], others...)
+	}
+	return files, len(others)
+}
+
+// Sizes returns the size of the files of each fragment.
+func (d *Description) Sizes() (list []int64) {
+	files, _ := d.divided()
+	for _, f := range files {
+		list = append(list, totalSize(f))
 	}
 	return list
 }
 
-// BytesOf returns the size of the files of a fragment.
-func (d *Description) BytesOf(i int) (n int64) {
-	for _, f := range d.FilesOf(i) {
+func totalSize(files []DataFile) (n int64) {
+	for _, f := range files {
 		n += f.Size
 	}
 	return n
 }
 
+// change takes the lock under which fragments are loaded and dropped, in a directory that it makes
+// if it is missing. Unless wait is set, the error is [lock.ErrHeld] if another process has the lock.
+func (x *Holding) change(wait bool) (held *os.File, err error) {
+	for _, dir := range []string{x.dir, x.data(""), x.aliases()} {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, accessError(dir, err)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(x.dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, accessError(x.dir, err)
+	}
+	if err = take(f, wait); err == nil && !exists(x.description()) {
+		_, err = f.WriteString(x.home)
+		err = errors.Join(err, f.Truncate(int64(len(x.home))), writeJSON(x.description(), x.Desc))
+	}
+	if err != nil {
+		return nil, errors.Join(accessError(x.dir, err), f.Close())
+	}
+	return f, nil
+}
+
+// take locks a file. Unless wait is set, the error is [lock.ErrHeld] if the lock is not free.
+func take(f *os.File, wait bool) error {
+	if wait {
+		return lock.Await(context.Background(), f, lock.Exclusive)
+	}
+	return lock.Try(f, lock.Exclusive)
+}
+
 // Load brings a fragment into memory, unless it is there. get writes the content of a file
 // of the database.
 func (x *Holding) Load(ctx context.Context, i int, get func(ctx context.Context, name string, to *os.File) error) error {
-	x.change.Lock()
-	defer x.change.Unlock()
+	held, err := x.change(true)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	if x.Has(i) {
 		return nil
 	}
-	data := filepath.Join(x.dir, "data")
-	for _, f := range x.Desc.FilesOf(i) {
-		path := filepath.Join(data, f.Name)
-		if st, err := os.Lstat(path); err == nil && st.Size() == f.Size {
+	for _, f := range x.files[i] {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if st, err := os.Lstat(x.data(f.Name)); err == nil && st.Size() == f.Size {
 			continue // another fragment has it, too
 		}
-		if err := x.file(ctx, path, f, get); err != nil {
+		if err := x.file(ctx, x.data(f.Name), f, get); err != nil {
 			return err
 		}
 	}
-	return x.Desc.putAlias(i, data, filepath.Join(x.dir, "alias"))
+	if err := x.Desc.putAlias(i, x.data(""), x.aliases()); err != nil || len(x.Fragments()) < len(x.files) {
+		return err
+	}
+	return x.Desc.putWhole(x.data(""), x.aliases())
 }
 
 // file brings one file into memory. It has its name once it is complete.
@@ -367,71 +198,138 @@ func (x *Holding) file(ctx context.Context, path string, f DataFile, get func(ct
 // Drop removes a fragment from memory, after the searches that use it. No further search can
 // open it meanwhile.
 func (x *Holding) Drop(i int) error {
-	x.change.Lock()
-	defer x.change.Unlock()
-	x.mu.Lock()
-	err := os.Remove(x.alias(i) + x.Desc.aliasEnding())
-	for x.users[i] > 0 {
-		x.ended.Wait()
+	held, err := x.change(true)
+	if err != nil {
+		return err
 	}
-	x.mu.Unlock()
+	defer held.Close()
+	return accessError(x.dir, x.drop(i, true))
+}
+
+// drop does the work of Drop under the lock of change. Unless wait is set, the error is
+// [lock.ErrHeld] if a search uses the fragment, which no further search can open then.
+func (x *Holding) drop(i int, wait bool) error {
+	if err := os.WriteFile(x.leaving(i), nil, 0o600); err != nil {
+		return err
+	}
+	f, err := os.Open(x.alias(i))
+	if err == nil {
+		defer f.Close()
+		err = take(f, wait)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := errors.Join(remove(filepath.Join(x.aliases(), wholeAlias+x.Desc.aliasEnding())), remove(x.alias(i))); err != nil {
+		return err
+	}
+	files := x.files[i]
+	for k := range x.files {
+		if exists(x.alias(k)) {
+			files = files[:len(files)-x.shared]
+			break
+		}
+	}
+	for _, f := range files {
+		if err := remove(x.data(f.Name)); err != nil {
+			return err
+		}
+	}
+	return remove(x.leaving(i))
+}
+
+// remove removes a file, unless it is missing.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// clear removes all fragments, after the searches that use them, and then the directory. Unless
+// wait is set, the error is [lock.ErrHeld] if a fragment is in use, or being loaded.
+func (x *Holding) clear(wait bool) error {
+	if !isDir(x.dir) {
+		return nil
+	}
+	if err := errors.Join(owner.Private(filepath.Dir(x.dir)), owner.Private(x.dir)); err != nil {
 		return accessError(x.dir, err)
 	}
+	held, err := x.change(wait)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	for i := range x.files {
+		if err := x.drop(i, wait); err != nil {
+			return accessError(x.dir, err)
+		}
+	}
+	// The lock is removed last: the directory is found as long as it takes memory.
+	return accessError(x.dir, errors.Join(remove(x.description()), os.RemoveAll(x.data("")), os.RemoveAll(x.dir)))
+}
+
+// tidy removes what killed processes have left: fragments that they were dropping, fragments with
+// a file of another size, and files of no fragment. The caller holds the lock of change, or is the
+// only process.
+func (x *Holding) tidy() error {
 	needed := map[string]bool{}
-	for _, k := range x.Fragments() {
-		for _, f := range x.Desc.FilesOf(k) {
+	for i := range x.files {
+		if !exists(x.alias(i)) && !exists(x.leaving(i)) {
+			continue
+		}
+		if exists(x.leaving(i)) || slices.ContainsFunc(x.files[i], func(f DataFile) bool {
+			st, err := os.Lstat(x.data(f.Name))
+			return err != nil || !st.Mode().IsRegular() || st.Size() != f.Size
+		}) {
+			if err := x.drop(i, true); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, f := range x.files[i] {
 			needed[f.Name] = true
 		}
 	}
-	var errs []error
-	for _, f := range x.Desc.FilesOf(i) {
-		if !needed[f.Name] {
-			if err := os.Remove(filepath.Join(x.dir, "data", f.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
+	entries, err := os.ReadDir(x.data(""))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if !needed[e.Name()] {
+			err = errors.Join(err, os.RemoveAll(x.data(e.Name())))
 		}
 	}
-	return accessError(x.dir, errors.Join(errs...))
+	return err
 }
 
 // Open opens the fragments from first on, before end, for a search. They stay in memory until
 // the database is closed. The error is fs.ErrNotExist if one of them is not here.
 func (x *Holding) Open(first, end int) (*Database, error) {
-	if first < 0 || first >= end || end > len(x.Desc.Fragments) {
+	if first < 0 || first >= end || end > len(x.files) || !exists(x.description()) {
 		return nil, fs.ErrNotExist
 	}
-	d := &Database{
-		Name: x.Name, Type: x.Desc.Type, Title: x.Desc.Title, Version: x.Desc.Version, ParsedIDs: x.Desc.ParsedIDs, UniqueIDs: x.Desc.UniqueIDs, Masks: x.Desc.Masks,
-		Sequences: x.Desc.Sequences, Letters: x.Desc.Letters, ID: x.Desc.ID, Program: x.Desc.By(), Block: x.Desc.Block, Resident: true,
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	d := x.Desc.opened(x.Name, x.aliases(), first, end)
+	d.Resident = true
 	for i := first; i < end; i++ {
-		if !x.Has(i) {
-			return nil, fs.ErrNotExist
+		f, err := lockFile(x.alias(i), lock.Shared)
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
 		}
-		r := x.Desc.Fragments[i]
-		d.Fragments = append(d.Fragments, Fragment{Path: x.alias(i), First: r.First, Sequences: r.Sequences, Letters: r.Letters})
-	}
-	count := func(n int) {
-		for i := first; i < end; i++ {
-			x.users[i] += n
+		d.locks = append(d.locks, f)
+		// Check under the lock: a process that drops the fragment creates the mark first.
+		locked, err := f.Stat()
+		now, gone := os.Stat(x.alias(i))
+		if err != nil || gone != nil || !os.SameFile(locked, now) || exists(x.leaving(i)) {
+			return nil, errors.Join(fs.ErrNotExist, d.Close())
 		}
-	}
-	count(1)
-	d.release = func() {
-		x.mu.Lock()
-		count(-1)
-		x.mu.Unlock()
-		x.ended.Broadcast()
 	}
 	return d, nil
 }
 
 // Bytes returns the size of all files that are here.
 func (x *Holding) Bytes() (n int64) {
-	entries, err := os.ReadDir(filepath.Join(x.dir, "data"))
+	entries, err := os.ReadDir(x.data(""))
 	if err != nil {
 		return 0
 	}
@@ -445,9 +343,12 @@ func (x *Holding) Bytes() (n int64) {
 
 // InMemory returns how many bytes of the files of a fragment are in memory, and not swapped
 // out, by mincore(2).
-func (x *Holding) InMemory(i int) (n int64, err error) {
-	for _, f := range x.Desc.FilesOf(i) {
-		k, err := cachedBytes(filepath.Join(x.dir, "data", f.Name))
+func (x *Holding) InMemory(i int) (int64, error) { return inMemory(x.data(""), x.files[i]) }
+
+// inMemory returns how many bytes of files are in memory, by mincore(2).
+func inMemory(dir string, files []DataFile) (n int64, err error) {
+	for _, f := range files {
+		k, err := cachedBytes(filepath.Join(dir, f.Name))
 		if err != nil {
 			return n, err
 		}

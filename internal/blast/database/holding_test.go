@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// holdingOf opens holdings in memory, and a database of three fragments with one volume each and a
-// shared file.
+// holdingOf opens holdings in memory, and the holding of a small database.
 func holdingOf(t *testing.T) (dir string, h *Holdings, x *Holding) {
 	t.Helper()
 	shm, err := os.MkdirTemp("/dev/shm", "premix-test-")
@@ -25,15 +24,21 @@ func holdingOf(t *testing.T) (dir string, h *Holdings, x *Holding) {
 	if h, err = OpenHoldings(dir); err != nil {
 		t.Fatal(err)
 	}
-	d := &Description{Format: descriptionFormat, ID: "0123", Type: Nucl, Title: "t", Sequences: 3, Letters: 30, Files: []DataFile{{Name: "all.ndb", Size: 5}}}
-	for i, v := range []string{"v0", "v1", "v2"} {
-		d.Fragments = append(d.Fragments, Range{Volumes: []string{v}, First: int64(i), Sequences: 1, Letters: 10})
-		d.Files = append(d.Files, DataFile{Name: v + ".nsq", Size: 10})
-	}
+	d := smallDescription("0123")
 	if x, err = h.Add("db", d); err != nil {
 		t.Fatal(err)
 	}
 	return dir, h, x
+}
+
+// smallDescription describes a database of three fragments with one volume each and a shared file.
+func smallDescription(id string) *Description {
+	d := &Description{Format: descriptionFormat, ID: id, Type: Nucl, Title: "t", Sequences: 3, Letters: 30, Files: []DataFile{{Name: "all.ndb", Size: 5}}}
+	for i, v := range []string{"v0", "v1", "v2"} {
+		d.Fragments = append(d.Fragments, Range{Volumes: []string{v}, First: int64(i), Sequences: 1, Letters: 10})
+		d.Files = append(d.Files, DataFile{Name: v + ".nsq", Size: 10})
+	}
+	return d
 }
 
 // content writes as many bytes as a file should have.
@@ -111,6 +116,9 @@ func TestHolding(t *testing.T) {
 	if _, err := x.Open(2, 3); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("open of a fragment that is being dropped: %v", err)
 	}
+	if !exists(d.Fragments[0].Path + ".nal") {
+		t.Error("the alias of a fragment in use is gone: a program that begins now fails")
+	}
 	if !slices.Contains(files(), "v2.nsq") {
 		t.Error("a fragment in use is gone")
 	}
@@ -130,7 +138,7 @@ func TestHolding(t *testing.T) {
 
 // What a killed process leaves of unfinished fragments is removed, and a fragment with a file of
 // another size does not count.
-func TestAdopt(t *testing.T) {
+func TestTidy(t *testing.T) {
 	dir, h, x := holdingOf(t)
 	for i := range 3 {
 		if err := x.Load(t.Context(), i, content); err != nil {
@@ -143,7 +151,7 @@ func TestAdopt(t *testing.T) {
 	at := filepath.Join(dir, "db-0123")
 	for _, err := range []error{
 		os.Truncate(filepath.Join(at, "data/v1.nsq"), 9),
-		os.Remove(filepath.Join(at, "alias/002.nal")), // it was being dropped
+		os.WriteFile(filepath.Join(at, "alias/002.leaving"), nil, 0o600), // it was being dropped
 		os.WriteFile(filepath.Join(at, "data/.v0.nsq-torn"), []byte("torn"), 0o600),
 	} {
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -110,23 +111,24 @@ func cachedBytes(path string) (int64, error) {
 	return n, nil
 }
 
-// isMemory reports whether a directory is on a tmpfs.
-func isMemory(dir string) (bool, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return false, fmt.Errorf("%s: %w", dir, err)
+// memoryDir creates a directory on a tmpfs that only this user can write to. It refuses one of
+// another user, because its files are trusted.
+func memoryDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return accessError(dir, err)
 	}
-	return fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC, nil
-}
-
-// ownDir creates a directory that only this user can write to. It refuses one of another
-// user, because its files are trusted.
-func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
+		return accessError(dir, err)
 	}
 	if err := owner.Private(dir); err != nil {
 		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you can write to", dir), HintText: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
+		return &Error{Kind: Use, Message: dir + " is not on a tmpfs: files in it are not in memory", HintText: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
 	}
 	return nil
 }

@@ -40,8 +40,7 @@ type Database struct {
 	// Fragments and ID are empty, and the numbers are sums.
 	Members []*Database
 
-	locks   []*os.File
-	release func() // of a holding; may be nil
+	locks []*os.File
 }
 
 // Fragment is a part of a database that can be searched by itself, with the statistics of
@@ -134,33 +133,37 @@ func open(home, name string) (*Database, error) {
 	if err != nil {
 		return nil, damagedError(name, err)
 	}
-	d := &Database{
-		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, UniqueIDs: desc.UniqueIDs, Masks: desc.Masks,
-		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID, Program: desc.By(), Block: desc.Block,
+	if d, err := openResident(home, name, desc); !errors.Is(err, fs.ErrNotExist) {
+		return d, err
 	}
 	aliases := aliasDir(home, name, r.Data)
-	ram, held, err := enter(home, name, desc.ID)
-	if err != nil {
-		return nil, err
+	if err := os.MkdirAll(aliases, 0o755); err != nil {
+		return nil, accessError(aliases, err)
 	}
-	if d.Resident = held != nil; d.Resident {
-		d.locks = append(d.locks, held)
-		aliases = filepath.Join(ram, "alias")
-	} else {
-		if err := os.MkdirAll(aliases, 0o755); err != nil {
-			return nil, accessError(aliases, err)
-		}
-		if err := putAliases(desc, r.Data, aliases); err != nil {
+	for i := range desc.Fragments {
+		if err := desc.putAlias(i, r.Data, aliases); err != nil {
 			return nil, err
 		}
 	}
-	if d.Program == BLAST {
-		d.Whole = filepath.Join(aliases, wholeAlias)
+	if err := desc.putWhole(r.Data, aliases); err != nil {
+		return nil, err
 	}
-	for i, p := range desc.Fragments {
-		d.Fragments = append(d.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
+	return desc.opened(name, aliases, 0, len(desc.Fragments)), nil
+}
+
+// opened returns the fragments from first on, before end, whose aliases are in a directory.
+func (d *Description) opened(name, aliases string, first, end int) *Database {
+	o := &Database{
+		Name: name, Type: d.Type, Title: d.Title, Version: d.Version, ParsedIDs: d.ParsedIDs, UniqueIDs: d.UniqueIDs, Masks: d.Masks,
+		Sequences: d.Sequences, Letters: d.Letters, ID: d.ID, Program: d.By(), Block: d.Block,
 	}
-	return d, nil
+	if end-first == len(d.Fragments) && o.Program == BLAST {
+		o.Whole = filepath.Join(aliases, wholeAlias)
+	}
+	for i, p := range d.Fragments[first:end] {
+		o.Fragments = append(o.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(first+i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
+	}
+	return o
 }
 
 // For refuses a database that another program searches.
@@ -194,9 +197,6 @@ func (d *Database) Close() error {
 	for _, l := range d.locks {
 		err = errors.Join(err, l.Close())
 	}
-	if d.release != nil {
-		d.release()
-	}
 	return err
 }
 
@@ -204,15 +204,10 @@ const wholeAlias = "whole"
 
 func fragmentAlias(i int) string { return fmt.Sprintf("%03d", i) }
 
-// putAliases writes the missing aliases of the files in the directory data into the
-// directory dir. Their paths are absolute, because BLAST+ would search relative ones in its
-// working directory first.
-func putAliases(d *Description, data, dir string) error {
-	for i := range d.Fragments {
-		if err := d.putAlias(i, data, dir); err != nil {
-			return err
-		}
-	}
+// putWhole writes the alias of the whole into the directory dir, if it is missing, for the files
+// in the directory data. The paths of aliases are absolute, because BLAST+ would search relative
+// ones in its working directory first.
+func (d *Description) putWhole(data, dir string) error {
 	if d.By() != BLAST {
 		return nil
 	}

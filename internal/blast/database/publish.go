@@ -11,15 +11,11 @@ import (
 // Publish publishes the local copy of a database as a tree and records that. Objects that
 // the store has already, for example of an earlier version, are not written again.
 func Publish(ctx context.Context, home, name string, s *store.Store, ref tree.Ref, o store.PublishOptions) (*store.Published, error) {
-	unlock, err := lockChange(home, name)
+	r, unlock, err := lockChange(home, name)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	r, err := readRecord(home, name)
-	if err != nil {
-		return nil, err
-	}
 	p, err := s.Publish(ctx, r.Data, ref, o)
 	if err != nil {
 		return nil, err

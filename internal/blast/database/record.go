@@ -82,12 +82,7 @@ func (d *Description) By() Program {
 }
 
 // Bytes returns the size of all files.
-func (d *Description) Bytes() (n int64) {
-	for _, f := range d.Files {
-		n += f.Size
-	}
-	return n
-}
+func (d *Description) Bytes() int64 { return totalSize(d.Files) }
 
 // Record is the data that a machine stores about a database.
 type Record struct {

@@ -65,15 +65,11 @@ type Updated struct{ Kept, Formatted int }
 // that it followed before.
 func Update(ctx context.Context, home string, o AddOptions) (*Record, *Description, Updated, error) {
 	var n Updated
-	unlock, err := lockChange(home, o.Name)
+	r, unlock, err := lockChange(home, o.Name)
 	if err != nil {
 		return nil, nil, n, err
 	}
 	defer unlock()
-	r, err := readRecord(home, o.Name)
-	if err != nil {
-		return nil, nil, n, err
-	}
 	old, err := ReadDescription(r.Data)
 	if err != nil {
 		return nil, nil, n, damagedError(o.Name, err)
@@ -107,7 +103,6 @@ func Update(ctx context.Context, home string, o AddOptions) (*Record, *Descripti
 		return r, old, n, nil
 	}
 	dir := filepath.Join(home, o.Name)
-	former := *r
 	r.Data, r.Bytes, r.Tree, r.Ref, r.Store = filepath.Join(dir, "data-"+desc.ID[:12]), desc.Bytes(), "", "", ""
 	if err := os.RemoveAll(r.Data); err != nil { // of an update that was killed
 		return nil, nil, n, accessError(home, err)
@@ -118,16 +113,11 @@ func Update(ctx context.Context, home string, o AddOptions) (*Record, *Descripti
 	if err := writeRecord(dir, r); err != nil {
 		return nil, nil, n, accessError(home, err)
 	}
-	if in := ramDir(home, o.Name, old.ID); isDir(in) {
-		if err := removeResident(in); err != nil {
-			return r, desc, n, err
-		}
+	if err := evict(home, local(home, o.Name, old)); err != nil {
+		return r, desc, n, err
 	}
-	if former.Warm {
-		if err := load(ctx, home, r, desc, 0); err != nil {
-			return r, desc, n, err
-		}
-		if _, err := checkResident(home, r, desc); err != nil { // it drops the copy on disk from the page cache
+	if r.Warm {
+		if _, err := r.load(ctx, home, desc, 0); err != nil {
 			return r, desc, n, err
 		}
 	}

@@ -59,7 +59,7 @@ func Verify(ctx context.Context, home, name string) (*Verified, error) {
 	v := &Verified{Name: name}
 	places := []string{r.Data}
 	if d.Resident {
-		places = append(places, filepath.Join(filepath.Dir(filepath.Dir(d.Whole)), "data"))
+		places = append(places, filepath.Join(filepath.Dir(filepath.Dir(d.Fragments[0].Path)), "data"))
 	}
 	for _, dir := range places {
 		for _, f := range desc.Files {

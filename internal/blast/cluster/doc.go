@@ -35,8 +35,9 @@
 // accepts the options that select results and no other, so an order cannot name a file. The
 // archives come back as they are found, in frames (see [frames]), with a frame each second
 // even if there is nothing to report. If a node refuses, closes the connection or is silent
-// for some seconds, its fragments go to other holders. Fragments that have no holder are
-// searched by the head itself, in its own copy of the database.
+// for two seconds, its fragments go to other holders at once, without another question to the
+// nodes. A silent node may still be first with its results. After four seconds it is lost. Fragments
+// that have no holder are searched by the head itself, in its own copy of the database.
 //
 // # Access
 //

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"premix/internal/blast/database"
 	"premix/internal/blast/part"
 	"premix/internal/kit/access"
@@ -35,8 +37,9 @@ type Head struct {
 	silent time.Duration // after which a node that searches counts as lost
 }
 
-// Silence is the time after which a node that searches and does not send a frame is lost.
-const Silence = 4 * time.Second
+// silence is the time after which a node that searches and does not send a frame is lost. After
+// half of it other nodes begin to search its fragments.
+const silence = 4 * time.Second
 
 // dialTime is the time for a connection, with its handshake.
 const dialTime = 3 * time.Second
@@ -51,7 +54,7 @@ func NewHead(nodes []string, token string, note func(string)) (*Head, error) {
 	if note == nil {
 		note = func(string) {}
 	}
-	return &Head{nodes: nodes, client: newClient(config), note: note, silent: Silence}, nil
+	return &Head{nodes: nodes, client: newClient(config), note: note, silent: silence}, nil
 }
 
 // Close closes idle connections.
@@ -154,19 +157,19 @@ func (h *Head) Ask(ctx context.Context, memory bool) []Answer {
 	if memory {
 		limit = time.Minute
 	}
-	return h.ask(ctx, memory, limit, func([]Answer) bool { return false })
+	return h.ask(ctx, memory, limit, 0, func([]Answer) bool { return false })
 }
 
 // straggle is the time for which a search waits for further nodes once those that have
-// answered have all fragments.
+// answered have all fragments, for each piece of the queries.
 const straggle = 250 * time.Millisecond
 
 // errSilent is the error of a node that has not answered in time.
 var errSilent = errors.New("it has not answered yet")
 
 // ask asks all nodes, until all have answered, or limit has passed, or those that have
-// answered were enough for some time.
-func (h *Head) ask(ctx context.Context, memory bool, limit time.Duration, enough func([]Answer) bool) []Answer {
+// answered were enough for the time further.
+func (h *Head) ask(ctx context.Context, memory bool, limit, further time.Duration, enough func([]Answer) bool) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	type numbered struct {
@@ -188,7 +191,7 @@ func (h *Head) ask(ctx context.Context, memory bool, limit time.Duration, enough
 		case a := <-got:
 			answers[a.i] = a.Answer
 			if late == nil && enough(answers) {
-				late = time.After(straggle)
+				late = time.After(further)
 			}
 		case <-late:
 			return answers
@@ -328,25 +331,24 @@ func (h *Head) Remote(program part.Program, db *database.Database, dir string) p
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		s := &scattered{h: h, db: db, program: program, order: o, queries: queries, dir: dir, version: version, cancel: cancel, lost: map[string]bool{}}
-		all := make([]int, len(db.Fragments))
-		for i := range all {
-			all[i] = i
-		}
+		s := &scattered{h: h, db: db, program: program, order: o, queries: queries, dir: dir, version: version, lost: map[string]bool{}}
+		defer s.running.Wait()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		if err := s.measure(); err != nil {
 			return nil, err
 		}
-		s.scatter(ctx, part.Range{0, len(queries)}, all)
-		s.running.Wait()
-		if err := context.Cause(ctx); err != nil {
+		results, err := s.all(ctx)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
 			return nil, err
 		}
-		slices.SortFunc(s.results, func(a, b part.Result) int {
+		slices.SortFunc(results, func(a, b part.Result) int {
 			return cmp.Or(cmp.Compare(a.Piece, b.Piece), cmp.Compare(a.First, b.First))
 		})
-		return s.results, nil
+		return results, nil
 	}
 }
 
@@ -359,16 +361,14 @@ type scattered struct {
 	queries []string
 	sizes   []int64 // of the queries, bytes
 	dir     string
-	version string // of the program
-	cancel  context.CancelCauseFunc
-	running sync.WaitGroup
+	version string         // of the program
+	running sync.WaitGroup // searches of nodes, also of those whose results are not needed any more
 
-	mu      sync.Mutex // guards what follows
-	divided bool       // the queries have been distributed
-	lost    map[string]bool
-	results []part.Result
-	noted   map[string]bool
-	count   int
+	mu    sync.Mutex      // guards what follows
+	known []holder        // nodes that have answered
+	lost  map[string]bool // addresses of nodes that get no more work
+	noted map[string]bool
+	count int
 }
 
 // measure determines the sizes of the queries.
@@ -383,97 +383,205 @@ func (s *scattered) measure() error {
 	return nil
 }
 
-// scatter distributes fragments over their holders, and searches them for some of the queries.
-func (s *scattered) scatter(ctx context.Context, queries part.Range, fragments []int) {
-	var holders []holder
-	var addresses []string
-	s.mu.Lock()
-	lost := map[string]bool{}
-	for a := range s.lost {
-		lost[a] = true
+// all searches all fragments.
+func (s *scattered) all(ctx context.Context) ([]part.Result, error) {
+	fragments := make([]int, len(s.db.Fragments))
+	for i := range fragments {
+		fragments[i] = i
 	}
-	s.mu.Unlock()
-	add := func(a Answer) (note string) {
-		switch {
-		case a.Err != nil:
-			return a.Err.Error()
-		case lost[a.Address]:
-			return ""
-		case a.Status.Programs[s.program.Name()] == "":
-			return fmt.Sprintf("node %s has no %s: it is not used", a.Address, s.program.Name())
-		case a.Status.Programs[s.program.Name()] != s.version:
-			return fmt.Sprintf("node %s has %s %s, and this machine %s: it is not used", a.Address, s.program.Name(), a.Status.Programs[s.program.Name()], s.version)
-		}
-		has := map[int]bool{}
-		for _, d := range a.Status.Databases {
-			if d.Name == s.db.Name && d.ID == s.db.ID {
-				for _, f := range d.Fragments {
-					if f.Complete {
-						has[f.Number] = true
-					}
-				}
-			}
-		}
-		holders = append(holders, holder{speed: float64(a.Status.Cores) / float64(1+a.Status.Searches), has: has})
-		addresses = append(addresses, a.Address)
-		return ""
+	holders := s.holders(ctx, fragments)
+	shares := s.distributed(fragments, holders, part.Range{0, len(s.queries)})
+	if len(s.queries) > 1 {
+		shares = divide(fragments, s.letters, holders, s.sizes)
 	}
-	answers := s.h.ask(ctx, false, dialTime, func(answers []Answer) bool {
-		holders, addresses = nil, nil
-		for _, a := range answers {
-			add(a)
+	if s.h.Explain != nil {
+		nodes := map[int]bool{}
+		for _, run := range shares {
+			nodes[run.node] = true
 		}
-		return !slices.ContainsFunc(fragments, func(f int) bool {
-			return !slices.ContainsFunc(holders, func(h holder) bool { return h.has[f] })
-		})
-	})
-	holders, addresses = nil, nil
-	for _, a := range answers {
-		if note := add(a); note != "" {
-			s.note(note)
-		}
+		delete(nodes, -1) // this machine
+		s.h.Explain(fmt.Sprintf("%d of %d nodes take part", len(nodes), len(s.h.nodes)))
 	}
-	letters := func(f int) int64 { return s.db.Fragments[f].Letters }
-	shares := distribute(fragments, letters, holders)
+	return s.search(ctx, holders, shares)
+}
+
+// again searches the fragments of a share on other nodes. The share keeps its queries, so that
+// the results fit the others.
+func (s *scattered) again(ctx context.Context, run share) ([]part.Result, error) {
+	holders := s.holders(ctx, run.fragments())
+	return s.search(ctx, holders, s.distributed(run.fragments(), holders, run.queries))
+}
+
+func (s *scattered) letters(f int) int64 { return s.db.Fragments[f].Letters }
+
+// distributed distributes fragments for some of the queries.
+func (s *scattered) distributed(fragments []int, holders []holder, queries part.Range) []share {
+	shares := distribute(fragments, s.letters, holders)
 	for i := range shares {
 		shares[i].queries = queries
 	}
-	// A share that is searched again keeps its queries, so that its results fit the others.
-	s.mu.Lock()
-	if first := !s.divided; first && len(s.queries) > 1 {
-		shares = divide(fragments, letters, holders, s.sizes)
+	return shares
+}
+
+// holders returns the nodes that may search fragments. It asks the nodes only if a fragment has
+// no holder among those that have answered before, and are not lost: the search of a lost node
+// begins elsewhere at once.
+func (s *scattered) holders(ctx context.Context, fragments []int) []holder {
+	if list := s.left(); covered(fragments, list) {
+		return list
 	}
-	s.divided = true
+	limit := straggle
+	if n := len(s.queries); n > 1 {
+		limit = min(time.Duration(n)*straggle, dialTime) // the more work there is, the more a further node is worth
+	}
+	answers := s.h.ask(ctx, false, dialTime, limit, func(answers []Answer) bool {
+		var list []holder
+		for _, a := range answers {
+			if h, _ := s.holder(a); h != nil {
+				list = append(list, *h)
+			}
+		}
+		return covered(fragments, list)
+	})
+	var list []holder
+	for _, a := range answers {
+		h, note := s.holder(a)
+		if h != nil {
+			list = append(list, *h)
+		} else if note != "" {
+			s.note(note)
+		}
+	}
+	s.mu.Lock()
+	s.known = list
 	s.mu.Unlock()
-	for _, run := range shares {
-		s.running.Go(func() {
-			var err error
-			began := time.Now()
+	return s.left()
+}
+
+// left returns the nodes that have answered and are not lost.
+func (s *scattered) left() []holder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.known), func(h holder) bool { return s.lost[h.address] })
+}
+
+// covered reports whether each of the fragments has a holder.
+func covered(fragments []int, holders []holder) bool {
+	return !slices.ContainsFunc(fragments, func(f int) bool {
+		return !slices.ContainsFunc(holders, func(h holder) bool { return h.has[f] })
+	})
+}
+
+// holder returns the node of an answer as a holder, or the reason why it cannot search, "" for a
+// node that is lost.
+func (s *scattered) holder(a Answer) (h *holder, note string) {
+	if a.Err != nil {
+		return nil, a.Err.Error()
+	}
+	s.mu.Lock()
+	lost := s.lost[a.Address]
+	s.mu.Unlock()
+	if lost {
+		return nil, ""
+	}
+	switch version := a.Status.Programs[s.program.Name()]; version {
+	case s.version:
+	case "":
+		return nil, fmt.Sprintf("node %s has no %s: it is not used", a.Address, s.program.Name())
+	default:
+		return nil, fmt.Sprintf("node %s has %s %s, and this machine %s: it is not used", a.Address, s.program.Name(), version, s.version)
+	}
+	h = &holder{address: a.Address, speed: float64(a.Status.Cores) / float64(1+a.Status.Searches), has: map[int]bool{}}
+	for _, d := range a.Status.Databases {
+		if d.Name == s.db.Name && d.ID == s.db.ID {
+			for _, f := range d.Fragments {
+				if f.Complete {
+					h.has[f.Number] = true
+				}
+			}
+		}
+	}
+	return h, ""
+}
+
+// search searches shares at the same time.
+func (s *scattered) search(ctx context.Context, holders []holder, shares []share) ([]part.Result, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	lists := make([][]part.Result, len(shares))
+	for i, run := range shares {
+		group.Go(func() (err error) {
 			if run.node < 0 {
-				err = s.here(ctx, run)
+				lists[i], err = s.here(ctx, run)
 			} else {
-				err = s.there(ctx, addresses[run.node], run)
-				if err == nil && s.h.Explain != nil {
-					s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s%s", addresses[run.node], run.first, run.end-1, time.Since(began).Seconds(), s.which(run)))
-				}
+				lists[i], err = s.share(ctx, holders[run.node].address, run)
 			}
-			var node *NodeError
-			switch {
-			case err == nil || ctx.Err() != nil:
-			case errors.As(err, &node):
-				s.note(err.Error() + ": other nodes search its fragments")
-				s.mu.Lock()
-				s.lost[addresses[run.node]] = true
-				s.mu.Unlock()
-				var again []int
-				for f := run.first; f < run.end; f++ {
-					again = append(again, f)
-				}
-				s.scatter(ctx, run.queries, again)
-			default:
-				s.cancel(err)
-			}
+			return err
 		})
+	}
+	err := group.Wait()
+	return slices.Concat(lists...), err
+}
+
+// share searches a share on a node, and on others if the node is lost.
+//
+// A node that closes the connection, or refuses, is lost at once. One that has been silent for a
+// while is suspected: other nodes that hold its fragments begin to search them, and the results
+// that are complete first are used. After twice this time it is lost.
+func (s *scattered) share(ctx context.Context, address string, run share) ([]part.Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // the search that is not needed any more
+	type outcome struct {
+		results []part.Result
+		err     error
+		again   bool
+	}
+	ended, running := make(chan outcome, 2), 0
+	begin := func(again bool, search func() ([]part.Result, error)) {
+		running++
+		s.running.Go(func() {
+			results, err := search()
+			ended <- outcome{results, err, again}
+		})
+	}
+	suspected, redone := make(chan struct{}, 1), false
+	redo := func() {
+		redone = true
+		s.mu.Lock()
+		s.lost[address] = true
+		s.mu.Unlock()
+		begin(true, func() ([]part.Result, error) { return s.again(ctx, run) })
+	}
+	elsewhere := func(err error) { s.note(err.Error() + ": other nodes search its fragments") }
+	began := time.Now()
+	begin(false, func() ([]part.Result, error) { return s.there(ctx, address, run, suspected) })
+	for {
+		select {
+		case <-suspected:
+			others := slices.DeleteFunc(s.left(), func(h holder) bool { return h.address == address })
+			if !redone && covered(run.fragments(), others) {
+				redo()
+			}
+		case o := <-ended:
+			running--
+			var node *NodeError
+			lost := !o.again && errors.As(o.err, &node)
+			if lost && ctx.Err() == nil {
+				elsewhere(o.err)
+				if !redone {
+					redo()
+				}
+			}
+			switch {
+			case o.err == nil && o.again && running > 0:
+				elsewhere(&NodeError{Node: address, Err: fmt.Errorf("it was silent for %v", s.h.silent/2)})
+				return o.results, nil
+			case o.err == nil && !o.again && s.h.Explain != nil:
+				s.h.Explain(fmt.Sprintf("node %s searched fragments %d-%d in %.3f s%s", address, run.first, run.end-1, time.Since(began).Seconds(), s.which(run)))
+				return o.results, nil
+			case o.err == nil, ctx.Err() != nil, !lost && !o.again, running == 0:
+				return o.results, o.err
+			}
+		}
 	}
 }
 
@@ -508,34 +616,29 @@ func (s *scattered) file(run share) (*os.File, error) {
 	return os.Create(filepath.Join(s.dir, fmt.Sprintf("%d-%d.part", run.first, s.count)))
 }
 
-func (s *scattered) found(run share, f *os.File) error {
-	if err := f.Close(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.results = append(s.results, part.Result{Piece: run.queries[0], First: run.first, Path: f.Name()})
-	return nil
+// found returns the complete results of a share.
+func found(run share, f *os.File) ([]part.Result, error) {
+	return []part.Result{{Piece: run.queries[0], First: run.first, Path: f.Name()}}, f.Close()
 }
 
 // here searches fragments that no node has, in this machine's copy.
-func (s *scattered) here(ctx context.Context, run share) error {
+func (s *scattered) here(ctx context.Context, run share) ([]part.Result, error) {
 	s.note(fmt.Sprintf("no node that answers has fragment %d of %s: this machine searches what they lack", run.first, s.db.Name))
 	out, err := s.file(run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer out.Close()
 	d := *s.db
 	d.Fragments = s.db.Fragments[run.first:run.end]
 	queries, err := s.joined(run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.program.Search(ctx, &s.order, &d, queries, true, out, io.Discard); err != nil {
-		return err
+		return nil, err
 	}
-	return s.found(run, out)
+	return found(run, out)
 }
 
 // joined returns a file with the queries of a share.
@@ -556,11 +659,12 @@ func (s *scattered) joined(run share) (string, error) {
 	return path, save(path, in)
 }
 
-// there searches fragments on a node. A [NodeError] says that another node may do it.
-func (s *scattered) there(ctx context.Context, address string, run share) error {
+// there searches fragments on a node. A [NodeError] says that another node may do it. suspected
+// gets a value when the node has been silent for half of the time after which it is lost.
+func (s *scattered) there(ctx context.Context, address string, run share, suspected chan<- struct{}) ([]part.Result, error) {
 	queries, err := part.OpenQueries(s.queries[run.queries[0]:run.queries[1]])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer queries.Close()
 	head, err := json.Marshal(searchOrder{
@@ -568,11 +672,11 @@ func (s *scattered) there(ctx context.Context, address string, run share) error 
 		Version: s.version, Range: part.Range{run.first, run.end},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out, err := s.file(run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer out.Close()
 	silent := &NodeError{Node: address, Err: fmt.Errorf("it was silent for %v", s.h.silent)}
@@ -580,10 +684,21 @@ func (s *scattered) there(ctx context.Context, address string, run share) error 
 	defer cancel(nil)
 	watchdog := time.AfterFunc(s.h.silent, func() { cancel(silent) })
 	defer watchdog.Stop()
-	sent := &watched{queries, func() { watchdog.Reset(s.h.silent) }}
+	doubt := time.AfterFunc(s.h.silent/2, func() {
+		select {
+		case suspected <- struct{}{}:
+		default:
+		}
+	})
+	defer doubt.Stop()
+	alive := func() {
+		watchdog.Reset(s.h.silent)
+		doubt.Reset(s.h.silent / 2)
+	}
+	sent := &watched{queries, alive}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+"/v1/search", io.MultiReader(bytes.NewReader(append(head, '\n')), sent))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := s.h.client.Do(r)
 	if err == nil {
@@ -594,22 +709,22 @@ func (s *scattered) there(ctx context.Context, address string, run share) error 
 	}
 	var e ending
 	if err == nil {
-		e, err = receive(res.Body, out, func() { watchdog.Reset(s.h.silent) })
+		e, err = receive(res.Body, out, alive)
 	}
 	var known *NodeError
 	switch {
 	case errors.Is(context.Cause(ctx), silent):
-		return silent
+		return nil, silent
 	case errors.As(err, &known):
-		return known
+		return nil, known
 	case err != nil:
-		return &NodeError{Node: address, Err: err}
+		return nil, &NodeError{Node: address, Err: err}
 	case e.Error != "":
-		return &NodeError{Node: address, Err: errors.New(e.Error)}
+		return nil, &NodeError{Node: address, Err: errors.New(e.Error)}
 	case e.Code != 0:
-		return &part.ExitError{Program: s.order.Tool, Code: e.Code, Stderr: e.Stderr}
+		return nil, &part.ExitError{Program: s.order.Tool, Code: e.Code, Stderr: e.Stderr}
 	}
-	return s.found(run, out)
+	return found(run, out)
 }
 
 // watched calls a function for each read.

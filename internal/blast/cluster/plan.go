@@ -102,8 +102,9 @@ func (p *Placement) wanted(f int, can func(node int) bool) []int {
 
 // holder is a node as far as the distribution of a search needs it.
 type holder struct {
-	speed float64 // cores, less for a node that works for others
-	has   map[int]bool
+	address string
+	speed   float64 // cores, less for a node that works for others
+	has     map[int]bool
 }
 
 // share is a run of consecutive fragments that one node searches.
@@ -111,6 +112,14 @@ type share struct {
 	node       int // -1: the head itself
 	first, end int
 	queries    part.Range // the pieces of them
+}
+
+// fragments returns the numbers of the fragments.
+func (s share) fragments() (list []int) {
+	for f := s.first; f < s.end; f++ {
+		list = append(list, f)
+	}
+	return list
 }
 
 // distribute gives each of the fragments in list, which is sorted, to one of its holders, so

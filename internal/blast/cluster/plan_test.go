@@ -112,12 +112,12 @@ func TestDistribute(t *testing.T) {
 		holders []holder
 		want    []share
 	}{
-		{"each has its own", []int{0, 1, 2, 3}, []holder{{1, has(0, 1)}, {1, has(2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
-		{"replicas share the work", []int{0, 1, 2, 3}, []holder{{1, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
-		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{3, has(0, 1, 2, 3)}, {1, has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 3}, {node: 1, first: 3, end: 4}}},
-		{"no holder", []int{0, 1, 2}, []holder{{1, has(0, 2)}}, []share{{node: 0, first: 0, end: 1}, {node: -1, first: 1, end: 2}, {node: 0, first: 2, end: 3}}},
+		{"each has its own", []int{0, 1, 2, 3}, []holder{{speed: 1, has: has(0, 1)}, {speed: 1, has: has(2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
+		{"replicas share the work", []int{0, 1, 2, 3}, []holder{{speed: 1, has: has(0, 1, 2, 3)}, {speed: 1, has: has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 2}, {node: 1, first: 2, end: 4}}},
+		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{speed: 3, has: has(0, 1, 2, 3)}, {speed: 1, has: has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 3}, {node: 1, first: 3, end: 4}}},
+		{"no holder", []int{0, 1, 2}, []holder{{speed: 1, has: has(0, 2)}}, []share{{node: 0, first: 0, end: 1}, {node: -1, first: 1, end: 2}, {node: 0, first: 2, end: 3}}},
 		{"no node", []int{0, 1}, nil, []share{{node: -1, first: 0, end: 2}}},
-		{"what is left over", []int{1, 4, 5}, []holder{{1, has(0, 1, 2, 3, 4, 5)}}, []share{{node: 0, first: 1, end: 2}, {node: 0, first: 4, end: 6}}},
+		{"what is left over", []int{1, 4, 5}, []holder{{speed: 1, has: has(0, 1, 2, 3, 4, 5)}}, []share{{node: 0, first: 1, end: 2}, {node: 0, first: 4, end: 6}}},
 	} {
 		if got := distribute(c.list, func(int) int64 { return 100 }, c.holders); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
@@ -129,7 +129,7 @@ func TestDistribute(t *testing.T) {
 		n := 1 + r.IntN(30)
 		holders := make([]holder, r.IntN(6))
 		for i := range holders {
-			holders[i] = holder{1 + r.Float64(), map[int]bool{}}
+			holders[i] = holder{speed: 1 + r.Float64(), has: map[int]bool{}}
 			for f := range n {
 				holders[i].has[f] = r.IntN(3) == 0
 			}
@@ -163,14 +163,14 @@ func TestDivide(t *testing.T) {
 	var list []int
 	ring := make([]holder, 8)
 	for i := range ring {
-		ring[i] = holder{1, map[int]bool{}}
+		ring[i] = holder{speed: 1, has: map[int]bool{}}
 	}
 	for f := range 32 {
 		list = append(list, f)
 		ring[f/4].has[f], ring[(f/4+4)%8].has[f] = true, true
 	}
 	// One node has all fragments, and two others a copy between them, one of them nearly all.
-	uneven := []holder{{1, map[int]bool{}}, {1, map[int]bool{0: true}}, {1, map[int]bool{}}}
+	uneven := []holder{{speed: 1, has: map[int]bool{}}, {speed: 1, has: map[int]bool{0: true}}, {speed: 1, has: map[int]bool{}}}
 	for f := range 8 {
 		uneven[0].has[f], uneven[2].has[f] = true, f > 0
 	}
@@ -206,7 +206,7 @@ func TestDivide(t *testing.T) {
 		n, most := 1+r.IntN(12), 1+r.IntN(3)
 		holders := make([]holder, r.IntN(9))
 		for i := range holders {
-			holders[i] = holder{1 + float64(r.IntN(3)), map[int]bool{}}
+			holders[i] = holder{speed: 1 + float64(r.IntN(3)), has: map[int]bool{}}
 			for f := range n {
 				holders[i].has[f] = r.IntN(4) < most
 			}

@@ -277,14 +277,14 @@ func (s *nodes) measure(want []byte) (m measured, err error) {
 	var took, all, slowest, small, overhead []float64
 	for range s.b.reps {
 		began := time.Now()
-		head, nodes, most, out, err := s.used(s.b.many)
+		u, err := s.used(s.b.many)
 		if err != nil {
 			return m, err
 		}
-		if !bytes.Equal(out, want) {
+		if !bytes.Equal(u.out, want) {
 			return m, errors.New("the nodes find other hits than BLAST+")
 		}
-		took, all, slowest = append(took, time.Since(began).Seconds()), append(all, head+nodes), append(slowest, most)
+		took, all, slowest = append(took, time.Since(began).Seconds()), append(all, u.head+u.nodes), append(slowest, u.slowest)
 		cmd := s.search(s.b.small)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr

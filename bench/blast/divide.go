@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -18,7 +19,7 @@ import (
 // CPU time of the node that needs the most.
 func (b *bench) divide(from *origins) error {
 	const count = 8
-	rows := [][]string{{"database", "queries", "blastn, CPU", "one node", "eight nodes, all", "slowest of eight", "of linear", "head"}}
+	rows := [][]string{{"database", "queries", "blastn, CPU", "one node", "eight nodes, all", "slowest of eight", "of linear", "head", "nodes", "runs of queries"}}
 	parts, err := numbers(b.divideDatabases)
 	if err != nil {
 		return err
@@ -85,20 +86,21 @@ func (s *nodes) divide(from *origins, count int) (rows [][]string, err error) {
 			return nil, err
 		}
 		for _, c := range cells {
-			head, all, slowest, out, err := s.used(c.queries)
+			u, err := s.used(c.queries)
 			if err != nil {
 				return nil, err
 			}
-			if !bytes.Equal(out, c.text) {
+			if !bytes.Equal(u.out, c.text) {
 				return nil, errors.New("the nodes find other hits than BLAST+")
 			}
 			if n == 1 {
-				c.one = slowest
+				c.one = u.slowest
 				continue
 			}
-			linear := c.one / slowest / float64(n)
-			rows = append(rows, []string{units.Size(s.bytes), fmt.Sprintf("%d, %s", c.number, units.Size(int64(c.size))), fmt.Sprintf("%.1f s", c.blastn), fmt.Sprintf("%.1f s", c.one), fmt.Sprintf("%.1f s", all), fmt.Sprintf("%.2f s", slowest), fmt.Sprintf("%.2f", linear), fmt.Sprintf("%.1f s", head)})
-			err = s.b.results.Add(figures.Figure{Name: fmt.Sprintf("blast/divide/%d-queries/%d-letters", c.number, s.letters), Value: slowest, Unit: "s", Peer: "one node, and its number of nodes", Ratio: figures.Lower(slowest, c.one/float64(n))})
+			linear := c.one / u.slowest / float64(n)
+			rows = append(rows, []string{units.Size(s.bytes), fmt.Sprintf("%d, %s", c.number, units.Size(int64(c.size))), fmt.Sprintf("%.1f s", c.blastn), fmt.Sprintf("%.1f s", c.one), fmt.Sprintf("%.1f s", u.nodes), fmt.Sprintf("%.2f s", u.slowest), fmt.Sprintf("%.2f", linear), fmt.Sprintf("%.1f s", u.head), fmt.Sprint(u.took), fmt.Sprint(len(u.runs))})
+			err = s.b.results.Add(figures.Figure{Name: fmt.Sprintf("blast/divide/%d-queries/%d-letters", c.number, s.letters), Value: u.slowest, Unit: "s", Peer: "one node, and its number of nodes", Ratio: figures.Lower(u.slowest, c.one/float64(n)),
+				Note: fmt.Sprintf("%d of %d nodes took part, with %d runs of queries: %s", u.took, n, len(u.runs), strings.Join(u.shares, "; "))})
 			if err != nil {
 				return nil, err
 			}
@@ -108,27 +110,48 @@ func (s *nodes) divide(from *origins, count int) (rows [][]string, err error) {
 	return rows, nil
 }
 
-// used searches, and returns the CPU time of the head, of the nodes, and of the node that needed the
-// most.
-func (s *nodes) used(queries string) (head, all, slowest float64, out []byte, err error) {
+// usage is the use of a search.
+type usage struct {
+	head, nodes, slowest float64 // CPU time, s: of the head, of all nodes, and of the node that needed the most
+	out                  []byte
+	took                 int             // nodes that took part
+	runs                 map[string]bool // of the queries that different nodes got
+	shares               []string        // as the head reports them
+}
+
+var shareLine = regexp.MustCompile(`node (\S+) searched (fragments \S+) in \S+ s(?:, for (the parts \S+ of the queries, of \d+))?`)
+
+// used searches, and returns the use.
+func (s *nodes) used(queries string) (*usage, error) {
 	var before []float64
 	for i := range s.processes {
 		c, _, err := s.usage(i)
 		if err != nil {
-			return 0, 0, 0, nil, err
+			return nil, err
 		}
 		before = append(before, c)
 	}
 	cmd := s.search(queries)
-	if _, out, err = timed(cmd); err != nil {
-		return 0, 0, 0, nil, err
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	u := &usage{runs: map[string]bool{}}
+	var err error
+	if _, u.out, err = timed(cmd); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, stderr.Bytes())
 	}
+	u.head = cpu(cmd.ProcessState).Seconds()
 	for i, b := range before {
 		c, _, err := s.usage(i)
 		if err != nil {
-			return 0, 0, 0, nil, err
+			return nil, err
 		}
-		all, slowest = all+c-b, max(slowest, c-b)
+		u.nodes, u.slowest = u.nodes+c-b, max(u.slowest, c-b)
 	}
-	return cpu(cmd.ProcessState).Seconds(), all, slowest, out, nil
+	took := map[string]bool{}
+	for _, m := range shareLine.FindAllStringSubmatch(stderr.String(), -1) {
+		took[m[1]], u.runs[m[3]] = true, true
+		u.shares = append(u.shares, strings.TrimSpace(m[2]+" "+m[3]))
+	}
+	u.took = len(took)
+	return u, nil
 }

@@ -15,10 +15,12 @@ import (
 // fragments, and budgets the memory of the nodes for them, bytes. The first replicas
 // nodes of an order hold it while they live, and the plan fits into their budgets.
 //
-// Each replica is laid out around the ring of nodes, in shares that are proportional to the
-// budgets, so that a node has neighbouring fragments, which one process searches. The
-// replicas begin at different places of the ring, so that those of a fragment are on
-// different nodes.
+// The first replica is laid out over the nodes in shares that are proportional to the budgets, so
+// that a node has neighbouring fragments, which one process searches. Groups of as many nodes as
+// there are replicas, or more, exchange their shares: so each of them has a run of neighbouring
+// fragments, of which one process makes tables of the queries once, and the groups together have
+// each fragment on as many nodes as there are replicas. Where budgets are too different for that,
+// each replica is laid out around the ring of nodes, from another place of it.
 func order(sizes, budgets []int64, replicas int) ([][]int, error) {
 	var total, budget int64
 	for _, s := range sizes {
@@ -33,36 +35,12 @@ func order(sizes, budgets []int64, replicas int) ([][]int, error) {
 	case total*int64(replicas) > budget:
 		return nil, noFit(total, replicas, budget, len(budgets))
 	}
-	left := slices.Clone(budgets)
-	orders := make([][]int, len(sizes))
-	for r := range replicas {
-		start := r * len(budgets) / replicas
-		var before int64 // bytes of the fragments before
-		for f, size := range sizes {
-			// The node in whose share the middle of the fragment is.
-			middle := float64(before+size/2) / float64(total) * float64(budget)
-			k := 0
-			for sum := float64(budgets[start]); k+1 < len(budgets) && middle >= sum; {
-				k++
-				sum += float64(budgets[(start+k)%len(budgets)])
-			}
-			before += size
-			// If it cannot take the fragment, the one with the most memory left takes it.
-			n := (start + k) % len(budgets)
-			if left[n] < size || slices.Contains(orders[f], n) {
-				n = -1
-				for i := range budgets {
-					if left[i] >= size && !slices.Contains(orders[f], i) && (n < 0 || left[i] > left[n]) {
-						n = i
-					}
-				}
-				if n < 0 {
-					return nil, noFit(total, replicas, budget, len(budgets))
-				}
-			}
-			left[n] -= size
-			orders[f] = append(orders[f], n)
-		}
+	orders, left := layOut(sizes, budgets, replicas, true)
+	if orders == nil {
+		orders, left = layOut(sizes, budgets, replicas, false)
+	}
+	if orders == nil {
+		return nil, noFit(total, replicas, budget, len(budgets))
 	}
 	// The others follow, those with the most memory left first.
 	for f := range orders {
@@ -79,6 +57,71 @@ func order(sizes, budgets []int64, replicas int) ([][]int, error) {
 		orders[f] = append(orders[f], rest...)
 	}
 	return orders, nil
+}
+
+// layOut returns the nodes of the replicas of each fragment, and the memory that is left of the
+// budgets; nil if the fragments do not fit. With groups, the nodes of a group exchange their
+// shares.
+func layOut(sizes, budgets []int64, replicas int, groups bool) (orders [][]int, left []int64) {
+	var total, budget float64
+	for _, s := range sizes {
+		total += float64(s)
+	}
+	for _, b := range budgets {
+		budget += float64(b)
+	}
+	left = slices.Clone(budgets)
+	orders = make([][]int, len(sizes))
+	for r := range replicas {
+		start := 0
+		if !groups {
+			start = r * len(budgets) / replicas
+		}
+		var before int64 // bytes of the fragments before
+		for f, size := range sizes {
+			// The node in whose share the middle of the fragment is.
+			middle := float64(before+size/2) / total * budget
+			k := 0
+			for sum := float64(budgets[start]); k+1 < len(budgets) && middle >= sum; {
+				k++
+				sum += float64(budgets[(start+k)%len(budgets)])
+			}
+			before += size
+			n := (start + k) % len(budgets)
+			if groups {
+				n = partner(k, r, len(budgets), replicas)
+			}
+			if left[n] < size || slices.Contains(orders[f], n) {
+				if groups {
+					return nil, nil
+				}
+				// The one with the most memory left takes it.
+				n = -1
+				for i := range budgets {
+					if left[i] >= size && !slices.Contains(orders[f], i) && (n < 0 || left[i] > left[n]) {
+						n = i
+					}
+				}
+				if n < 0 {
+					return nil, nil
+				}
+			}
+			left[n] -= size
+			orders[f] = append(orders[f], n)
+		}
+	}
+	return orders, left
+}
+
+// partner returns the node of the group of node k that has replica r of its share. The last group
+// has the nodes that are left over, too.
+func partner(k, r, nodes, replicas int) int {
+	group := min(k/replicas, nodes/replicas-1)
+	first, size := group*replicas, replicas
+	if group == nodes/replicas-1 {
+		size = nodes - first
+	}
+	return first + (k-first+r)%size
 }
 
 func noFit(total int64, replicas int, budget int64, nodes int) error {

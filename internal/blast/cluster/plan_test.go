@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"premix/internal/blast/database"
+	"premix/internal/blast/part"
 )
 
 func TestOrder(t *testing.T) {
@@ -21,7 +22,9 @@ func TestOrder(t *testing.T) {
 		want     [][]int // the first nodes of each order
 	}{
 		{"one replica, neighbours together", []int64{1, 1, 1, 1, 1, 1}, equal(3, 2), 1, [][]int{{0}, {0}, {1}, {1}, {2}, {2}}},
-		{"replicas begin at different nodes", []int64{1, 1, 1, 1}, equal(4, 2), 2, [][]int{{0, 2}, {1, 3}, {2, 0}, {3, 1}}},
+		{"pairs exchange their shares", []int64{1, 1, 1, 1}, equal(4, 2), 2, [][]int{{0, 1}, {1, 0}, {2, 3}, {3, 2}}},
+		{"three nodes exchange their shares", []int64{1, 1, 1}, equal(3, 2), 2, [][]int{{0, 1}, {1, 2}, {2, 0}}},
+		{"nodes with different memory are a ring", []int64{1, 1, 1, 1, 1, 1, 1, 1}, []int64{6, 2, 6, 2}, 2, [][]int{{0, 2}, {0, 2}, {0, 2}, {1, 3}, {2, 0}, {2, 0}, {2, 0}, {3, 1}}},
 		{"a node with more memory has more", []int64{1, 1, 1, 1}, []int64{3, 1}, 1, [][]int{{0}, {0}, {0}, {1}}},
 		{"a node without memory has nothing", []int64{1, 1}, []int64{0, 2}, 1, [][]int{{1}, {1}}},
 		{"as many replicas as nodes", []int64{5}, equal(2, 5), 2, [][]int{{0, 1}}},
@@ -152,6 +155,38 @@ func TestDistribute(t *testing.T) {
 		}
 		if !slices.Equal(got, list) {
 			t.Fatalf("got %v, want %v", got, list)
+		}
+	}
+}
+
+// If queries are divided over nodes of equal memory, each of them gets one run of fragments, of
+// which one process makes tables once.
+func TestDivideAsPlaced(t *testing.T) {
+	for _, c := range []struct{ nodes, replicas, teams int }{{8, 2, 2}, {4, 2, 2}, {6, 3, 3}, {2, 2, 2}} {
+		sizes, list := slices.Repeat([]int64{10}, 48), []int{}
+		placed, err := order(sizes, slices.Repeat([]int64{1000}, c.nodes), c.replicas)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holders := make([]holder, c.nodes)
+		for i := range holders {
+			holders[i] = holder{speed: 1, has: map[int]bool{}}
+		}
+		for f, nodes := range placed {
+			list = append(list, f)
+			for _, n := range nodes[:c.replicas] {
+				holders[n].has[f] = true
+			}
+		}
+		count, queries := map[int]int{}, map[part.Range]bool{}
+		for _, s := range divide(list, func(int) int64 { return 1_000_000 }, holders, slices.Repeat([]int64{500_000}, 12)) {
+			count[s.node]++
+			queries[s.queries] = true
+		}
+		for i := range holders {
+			if count[i] != 1 || len(queries) != c.teams {
+				t.Errorf("%d nodes with %d replicas: node %d has %d shares, there are %d teams, want %d", c.nodes, c.replicas, i, count[i], len(queries), c.teams)
+			}
 		}
 	}
 }

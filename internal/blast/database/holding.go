@@ -166,6 +166,9 @@ func (x *Holding) Load(ctx context.Context, i int, get func(ctx context.Context,
 			return err
 		}
 	}
+	if err := remove(x.leaving(i)); err != nil { // of a Drop that failed
+		return accessError(x.dir, err)
+	}
 	if err := x.Desc.putAlias(i, x.data(""), x.aliases()); err != nil || len(x.Fragments()) < len(x.files) {
 		return err
 	}

@@ -239,7 +239,7 @@ func (s *search) fragments(ctx context.Context, dir, queries string, processes, 
 			args := append([]string{s.order.Tool, "--db", f.Path, "--query", queries, "--out", results[i].Path, "--threads", strconv.Itoa(threads), "--tmpdir", tmp, "--quiet"}, s.order.Args...)
 			cmd := exec.CommandContext(ctx, "diamond", args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			cmd.WaitDelay = 5 * time.Second
+			cmd.WaitDelay = 5 * time.Minute // as for programs of BLAST+
 			cmd.Stdout, cmd.Stderr = &said[i], &said[i]
 			err := cmd.Run()
 			var exited *exec.ExitError

@@ -65,9 +65,14 @@ func prepare(ctx context.Context, dir, name string, batch int, apart bool, args 
 	}
 	p.cmd.Env = environment(set)
 	p.cmd.Stderr = &p.stderr
-	p.cmd.WaitDelay = 5 * time.Second
+	p.cmd.WaitDelay = pipesClose
 	return p, nil
 }
+
+// pipesClose is the time after the end of a program in which its pipes are closed. Programs of
+// BLAST+ have no children, but a process that is just being started has copies of the pipes until
+// it executes its program. On a machine with a hundred busy programs that took more than 5 s.
+const pipesClose = 5 * time.Minute
 
 // newProgram returns a program that ends when premix does.
 func newProgram(ctx context.Context, path, name string, args []string) *program {

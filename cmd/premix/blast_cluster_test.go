@@ -70,11 +70,6 @@ func newClusterHead(t *testing.T) *clusterScene {
 	s.env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(s.dir, "head"), "PREMIX_BLAST_RAM="+s.ram(t, "head"), "PREMIX_BLAST_KEY="+filepath.Join(s.dir, "key"))
 	s.ok(t, "store", "init", "store")
 	s.ok(t, "blast", "cluster", "key", "key")
-	t.Cleanup(func() {
-		for _, n := range s.nodes {
-			n.stop(syscall.SIGTERM)
-		}
-	})
 	return s
 }
 
@@ -86,6 +81,7 @@ func (s *clusterScene) add(t *testing.T, nodes int, memory string) {
 		n := &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, name), ram: s.ram(t, name)}
 		n.args = []string{"blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--memory", memory, "--cores", "1"}
 		s.nodes = append(s.nodes, n)
+		t.Cleanup(func() { n.stop(syscall.SIGTERM) }) // before its memory is removed
 		n.start(t)
 	}
 }
@@ -383,7 +379,7 @@ func TestBlastClusterDrop(t *testing.T) {
 	start := func(home string) (n *clusterNode, said string) {
 		t.Helper()
 		n = &clusterNode{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), home: filepath.Join(s.dir, home), ram: filepath.Join(shm, fmt.Sprintf("premix-blast-%d-%s", os.Geteuid(), home))}
-		s.nodes = append(s.nodes, n)
+		t.Cleanup(func() { n.stop(syscall.SIGTERM) })
 		n.cmd = exec.Command(binary, "blast", "cluster", "node", "--key", filepath.Join(s.dir, "key"), "--origin", filepath.Join(s.dir, "store"), "--listen", n.address, "--cores", "1", "--drop")
 		n.cmd.Env = append(os.Environ(), "PREMIX_HOME="+n.home, "PREMIX_BLAST_RAM="+n.ram)
 		stderr, err := n.cmd.StderrPipe()
@@ -452,7 +448,7 @@ func (n *clusterNode) read(t *testing.T) int64 {
 func TestBlastClusterReplicas(t *testing.T) {
 	t.Parallel()
 	const fragments = 6
-	s := newClusterScene(t, 4, fragments, 0.8)
+	s := newClusterScene(t, 4, fragments, 0.9) // room for five fragments, so that two nodes can take three more
 	s.ok(t, "blast", "cluster", "warm", "db", "--nodes", s.list(), "--replicas", "2")
 	want := s.plainly(t, "-outfmt", "6", "-word_size", "7")
 	for i := range 6 {

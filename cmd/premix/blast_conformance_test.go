@@ -63,7 +63,7 @@ func TestBlastClusterConformance(t *testing.T) {
 	}
 	all, equal, crowded := 0, 0, 0
 	for turn, k := range cuts {
-		if end, ok := t.Deadline(); ok && time.Until(end) < 5*time.Minute { // a round on a busy machine
+		if end, ok := t.Deadline(); ok && len(cuts) > 2 && time.Until(end) < 5*time.Minute { // a round on a busy machine
 			t.Errorf("the time is over before %d fragments: give more with -timeout", k)
 			break
 		}

@@ -318,7 +318,7 @@ func Remove(home, name string) error {
 
 // lockChange takes the lock under which a database is changed, and reads its record.
 func lockChange(home, name string) (r *Record, unlock func(), err error) {
-	if r, err = readRecord(home, name); err != nil {
+	if _, err = readRecord(home, name); err != nil {
 		return nil, nil, err
 	}
 	f, err := lockFile(filepath.Join(home, name, "change"), lock.Exclusive)

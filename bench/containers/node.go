@@ -54,7 +54,7 @@ func (b *benchmark) premixContender(name, store string, args ...string) contende
 			if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
 				return err
 			}
-			cmd := b.premixCommand(ctx, n.home(), append([]string{"snapshotter", "--origin", n.origin.URL + "/" + store, "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix")}, args...)...)
+			cmd := b.premixCommand(ctx, n.home(), append([]string{"snapshotter", "--origin", n.origin.URL + "/" + store, "--address", n.socket("premix"), "--containerd", n.socket("containerd"), "--root", filepath.Join(n.dir, "premix")}, args...)...)
 			return n.daemon(cmd, n.socket("premix"))
 		},
 		stop: func(n *node) error {

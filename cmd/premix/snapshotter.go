@@ -77,6 +77,7 @@ The config.toml of containerd names it:
 	f.StringVar(&o.Root, "root", "/var/lib/premix/snapshotter", "directory for snapshots, on a disk")
 	f.BoolVar(&o.Registries, "registries", true, "get layers that no origin has from the registry of their image, over several connections, and unpack them in parallel")
 	f.BoolVar(&o.Indexed, "lazy-registries", false, "mount layers with an index (eStargz) from their registry before they are fetched; for machines whose users all trust each other")
+	f.StringVar(&o.Containerd, "containerd", "/run/containerd/containerd.sock", "take the manifest and the configuration of an image from containerd at this `SOCKET`, instead of the registry")
 	f.StringVar(&o.ImageService, "image-service", "", "pass CRI's image service on to containerd at this `SOCKET`, and use the credentials in its calls")
 	f.StringVar(&o.Record, "record", "", "record in this `DIR` the parts of each layer that containers touch, in order: profiles for premix store profile")
 	return cmd

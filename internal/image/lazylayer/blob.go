@@ -46,6 +46,12 @@ func NewRepository(repository string, k authn.Keychain) (*Repository, error) {
 // Fetched returns the number of bytes received.
 func (r *Repository) Fetched() int64 { return r.fetched.Load() }
 
+// Login connects and logs in to the registry, so that the next request need not.
+func (r *Repository) Login(ctx context.Context) error {
+	_, err := r.login(ctx)
+	return err
+}
+
 // login returns a client that is authenticated.
 func (r *Repository) login(ctx context.Context) (*http.Client, error) {
 	r.mu.Lock()

@@ -20,8 +20,7 @@
 // is not trusted) the answer is an ordinary snapshot, into which containerd unpacks the
 // layer that it fetches and verifies.
 //
-// The diff id of a layer is not in a label, and cannot be computed from the chain id.
-// For the lowest layer both are equal: there layers/DIFF-ID is looked up too. CRI also
+// The diff id of a layer is not in a label, and cannot be computed from the chain id. CRI also
 // sets a label with the layer's digest, but that is the digest of the compressed
 // archive.
 //
@@ -31,6 +30,15 @@
 // Namespaces of containerd share lazy snapshots. Their names are derived from the chain
 // id and the id of the parent, since a parent may be lazy in one namespace and unpacked
 // in another.
+//
+// # Layers from registries
+//
+// A layer that no store has comes from the registry of its image, if labels name the image.
+// Its manifest and its configuration, which have the digests of the layers, are in
+// containerd's content store by then. While the origins are asked for the first layer, the
+// snapshotter connects and logs in to the registry, and requests nothing: so a layer that no
+// store has is late by the question to the store alone, and an image of the store does not count
+// as a pull at its registry.
 //
 // # On disk
 //
@@ -51,6 +59,7 @@
 // # Deadlocks
 //
 // Containers read trees through the kernel and the node; the snapshotter may die at any
-// time. No transaction of the database waits for the node or an origin. Lock order:
+// time. No transaction of the database waits for the node or an origin. Prepare reads content
+// from containerd, which needs no snapshot for that. Lock order:
 // layers.repair before layers.mu before transactions.
 package snapshotter

@@ -69,9 +69,8 @@ var errNoTree = errors.New("no tree for this layer")
 
 // find mounts the tree of a layer with this chain id. The mount stays until release is
 // called, and afterwards if a snapshot has it. All errors mean that the layer has to be
-// pulled, and have been logged. find calls missed when it knows that no store has the chain id,
-// and looks further.
-func (l *layers) find(ctx context.Context, chain string, lowest bool, missed func()) (_ object.Digest, release func(), err error) {
+// pulled, and have been logged.
+func (l *layers) find(ctx context.Context, chain string) (_ object.Digest, release func(), err error) {
 	hex, ok := strings.CutPrefix(chain, "sha256:")
 	if _, err := object.ParseDigest(hex); !ok || err != nil {
 		return object.Digest{}, nil, errNoTree // an algorithm that stores do not use
@@ -88,34 +87,24 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool, missed fun
 			l.found()
 		}
 	}()
-	refs := []tree.Ref{image.ChainRef(chain)}
-	if lowest {
-		refs = append(refs, image.LayerRef(chain)) // its chain id is its diff id
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, l.lookUp, errSlow)
 	defer cancel()
-	for i, ref := range refs {
-		if i == 1 {
-			missed()
+	m, err := l.attach(ctx, image.ChainRef(chain))
+	if err == nil {
+		if m.Note != "" {
+			l.log.Warn(m.Note)
 		}
-		m, err := l.attach(ctx, ref)
-		if err == nil {
-			if m.Note != "" {
-				l.log.Warn(m.Note)
-			}
-			return m.Tree, l.found, nil
-		}
-		if node.IsKind(err, node.KindNoTree) {
-			continue
-		}
-		l.log.Warn("a layer is pulled, since its tree cannot be mounted", "chain", chain, "error", err)
-		if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
-			l.log.Warn("all layers are pulled for a while", "for", quietFor)
-			l.mu.Lock()
-			l.quiet = time.Now().Add(quietFor)
-			l.mu.Unlock()
-		}
+		return m.Tree, l.found, nil
+	}
+	if node.IsKind(err, node.KindNoTree) {
 		return object.Digest{}, nil, errNoTree
+	}
+	l.log.Warn("a layer is pulled, since its tree cannot be mounted", "chain", chain, "error", err)
+	if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
+		l.log.Warn("all layers are pulled for a while", "for", quietFor)
+		l.mu.Lock()
+		l.quiet = time.Now().Add(quietFor)
+		l.mu.Unlock()
 	}
 	return object.Digest{}, nil, errNoTree
 }

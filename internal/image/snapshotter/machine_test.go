@@ -100,15 +100,33 @@ type machine struct {
 type web struct {
 	*httptest.Server
 	mu      sync.Mutex
-	blobs   []string                                          // digests that were fetched
+	gets    []string                                          // paths of requests with GET
 	spoil   func(w http.ResponseWriter, r *http.Request) bool // if it returns true, it has answered in place of the server
 	request atomic.Int64
 }
 
-func (s *web) fetched() []string {
+// fetched returns the digests of blobs that were fetched.
+func (s *web) fetched() (digests []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.blobs)
+	for _, path := range s.gets {
+		if _, digest, ok := strings.Cut(path, "/blobs/"); ok {
+			digests = append(digests, digest)
+		}
+	}
+	return digests
+}
+
+// requests returns the number of requests with GET for paths with this end.
+func (s *web) requests(end string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range s.gets {
+		if strings.HasSuffix(path, end) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *web) spoiled(f func(w http.ResponseWriter, r *http.Request) bool) {
@@ -131,8 +149,8 @@ func newWeb(t *testing.T, h http.Handler) *web {
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.request.Add(1)
 		s.mu.Lock()
-		if i := strings.Index(r.URL.Path, "/blobs/sha256:"); i >= 0 && r.Method == http.MethodGet {
-			s.blobs = append(s.blobs, r.URL.Path[i+len("/blobs/"):])
+		if r.Method == http.MethodGet {
+			s.gets = append(s.gets, r.URL.Path)
 		}
 		spoil := s.spoil
 		s.mu.Unlock()
@@ -289,7 +307,7 @@ func (d *daemon) stop() {
 // serve starts the snapshotter and waits until it answers.
 func (m *machine) serve(args ...string) {
 	m.t.Helper()
-	args = append([]string{"snapshotter", "--root", m.path("root"), "--address", m.path("snap"), "--lookup-timeout", eventually.String()}, args...)
+	args = append([]string{"snapshotter", "--root", m.path("root"), "--address", m.path("snap"), "--containerd", m.path("c"), "--lookup-timeout", eventually.String()}, args...)
 	m.snapshotter = m.start("snapshotter", nil, m.bin, args...)
 	m.answers(m.path("snap"), m.snapshotter)
 }
@@ -454,7 +472,7 @@ func (m *machine) add(ref, as string) {
 	m.t.Helper()
 	m.run("image", "add", "--store", m.path("store"), "docker://"+ref, as)
 	m.registry.mu.Lock()
-	m.registry.blobs = nil
+	m.registry.gets = nil
 	m.registry.mu.Unlock()
 }
 

@@ -18,11 +18,16 @@ import (
 	"sync"
 	"time"
 
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"premix/internal/image"
 	"premix/internal/image/lazylayer"
@@ -37,10 +42,12 @@ const (
 )
 
 const (
-	partSize    = 8 << 20 // of a request for a part of a layer
-	connections = 8       // concurrent requests for an image
+	partLeast   = 256 << 10 // of a request for a part of a layer
+	partMost    = 8 << 20   // likewise
+	connections = 8         // concurrent requests for an image
 	idleTime    = time.Minute
-	documents   = 15 * time.Second // for the manifest and the configuration
+	documents   = 15 * time.Second // for a login, the manifest or the configuration
+	answers     = 2 * time.Second  // for a document from containerd
 	silentFor   = 5 * time.Minute  // for which a registry that did not answer is not asked
 	manifestMax = 16 << 20
 )
@@ -52,8 +59,10 @@ func unpackers() int { return min(4, max(2, runtime.NumCPU())) }
 type registries struct {
 	dir      string // directory for layers that are being fetched
 	keychain authn.Keychain
-	indexed  bool // layers with an index are mounted
-	log      *slog.Logger
+	// containerd is its socket; "" if it is not asked for documents of images.
+	containerd string
+	indexed    bool // layers with an index are mounted
+	log        *slog.Logger
 
 	mu     sync.Mutex
 	pulls  map[string]*pull     // by image and manifest
@@ -66,9 +75,12 @@ type pull struct {
 	r       *registries
 	key     string
 	image   name.Digest
+	space   string // namespace of containerd in which the image is pulled
 	dir     string
 	ctx     context.Context
 	end     context.CancelFunc
+	miss    sync.Once
+	missed  chan struct{} // closed when a layer is needed that no store has
 	ready   chan struct{} // closed when the fields below are set
 	err     error
 	repo    *lazylayer.Repository
@@ -90,6 +102,7 @@ type pulledLayer struct {
 	alone sync.Once  // fetching a layer whose index cannot be used
 	mu    sync.Mutex // held while it becomes a snapshot
 	file  *os.File   // the blob, while it is fetched
+	part  int64      // size of a part; the last one may be smaller
 	parts []chan struct{}
 	once  sync.Once
 	bad   chan struct{} // closed if a part cannot be fetched
@@ -102,10 +115,11 @@ type pulledLayer struct {
 // layer returns a layer of an image by its chain id, and a function that ends its use.
 // Without labels that name the image, or if the image does not have it, both are nil.
 func (r *registries) layer(ctx context.Context, labels map[string]string, chain string) (*pulledLayer, func(), error) {
-	p, err := r.pullOf(labels)
+	p, err := r.pullOf(ctx, labels)
 	if p == nil {
 		return nil, nil, err
 	}
+	p.miss.Do(func() { close(p.missed) })
 	leave := func() { r.leave(p) }
 	select {
 	case <-p.ready:
@@ -126,10 +140,10 @@ func (r *registries) layer(ctx context.Context, labels map[string]string, chain 
 	return nil, nil, fmt.Errorf("the image %s has no layer with the chain id %s", p.image, chain)
 }
 
-// ahead begins to read the manifest of an image of which a layer will probably be fetched. It
-// returns a function that ends the use of the image.
-func (r *registries) ahead(labels map[string]string) (leave func()) {
-	p, err := r.pullOf(labels)
+// ahead connects and logs in to the registry of an image, while the store is asked for a layer.
+// It returns a function that ends the use of the image.
+func (r *registries) ahead(ctx context.Context, labels map[string]string) (leave func()) {
+	p, err := r.pullOf(ctx, labels)
 	if p == nil || err != nil {
 		return func() {} // layer returns the error
 	}
@@ -138,7 +152,7 @@ func (r *registries) ahead(labels map[string]string) (leave func()) {
 
 // pullOf returns the pull of an image by its labels, for which the caller must call leave.
 // Without labels that name the image, it is nil.
-func (r *registries) pullOf(labels map[string]string) (*pull, error) {
+func (r *registries) pullOf(ctx context.Context, labels map[string]string) (*pull, error) {
 	if r == nil || labels[imageLabel] == "" || labels[manifestLabel] == "" {
 		return nil, nil
 	}
@@ -157,18 +171,19 @@ func (r *registries) pullOf(labels map[string]string) (*pull, error) {
 	if silent {
 		return nil, fmt.Errorf("the registry %s has not answered, and is not asked for a while", host)
 	}
-	return r.use(manifest), nil
+	space, _ := namespaces.Namespace(ctx)
+	return r.use(manifest, space), nil
 }
 
 // use returns the pull of an image, and begins it if there is none.
-func (r *registries) use(manifest name.Digest) *pull {
+func (r *registries) use(manifest name.Digest, space string) *pull {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := manifest.String()
 	p := r.pulls[key]
 	if p == nil {
 		r.last++
-		p = &pull{r: r, key: key, image: manifest, dir: filepath.Join(r.dir, strconv.Itoa(r.last)), ready: make(chan struct{})}
+		p = &pull{r: r, key: key, image: manifest, space: space, dir: filepath.Join(r.dir, strconv.Itoa(r.last)), missed: make(chan struct{}), ready: make(chan struct{})}
 		p.ctx, p.end = context.WithCancel(context.Background())
 		r.pulls[key] = p
 		p.running.Go(func() {
@@ -245,27 +260,37 @@ func (r *registries) close() {
 	}
 }
 
-// open reads the manifest and the configuration of the image, and verifies them.
+// open logs in to the registry, and meanwhile reads the manifest and the configuration of the
+// image.
 func (p *pull) open() (err error) {
-	ctx, cancel := context.WithTimeout(p.ctx, documents)
-	defer cancel()
 	defer func() {
 		if err != nil {
 			if unanswered(err) {
 				p.r.silence(p.image.RegistryStr())
 			}
-			err = image.RemoteError(ctx, p.image.Context(), p.image.String(), err)
+			err = image.RemoteError(p.ctx, p.image.Context(), p.image.String(), err)
 		}
 	}()
 	if p.repo, err = lazylayer.NewRepository(p.image.Context().Name(), p.r.keychain); err != nil {
 		return err
 	}
-	manifest, err := p.repo.Manifest(ctx, p.image.DigestStr(), manifestMax)
+	g, ctx := errgroup.WithContext(p.ctx)
+	g.Go(func() error {
+		ctx, cancel := context.WithTimeout(ctx, documents)
+		defer cancel()
+		return p.repo.Login(ctx)
+	})
+	g.Go(func() error { return p.describe(ctx) })
+	return g.Wait()
+}
+
+// describe reads the manifest and the configuration, and verifies them.
+func (p *pull) describe(ctx context.Context) error {
+	manifest, err := p.document(ctx, "manifest", p.image.DigestStr(), func(ctx context.Context) ([]byte, error) {
+		return p.repo.Manifest(ctx, p.image.DigestStr(), manifestMax)
+	})
 	if err != nil {
 		return err
-	}
-	if sum := sha256.Sum256(manifest); p.image.DigestStr() != "sha256:"+hex.EncodeToString(sum[:]) {
-		return errors.New("its manifest does not match its digest")
 	}
 	m, err := v1.ParseManifest(bytes.NewReader(manifest))
 	if err != nil {
@@ -274,26 +299,89 @@ func (p *pull) open() (err error) {
 	if m.Config.Size > manifestMax {
 		return fmt.Errorf("its configuration has %d bytes", m.Config.Size)
 	}
-	var config bytes.Buffer
-	if err := p.repo.Range(ctx, m.Config.Digest.String(), m.Config.Size, 0, m.Config.Size, &config); err != nil {
+	config, err := p.document(ctx, "configuration", m.Config.Digest.String(), func(ctx context.Context) ([]byte, error) {
+		var b bytes.Buffer
+		err := p.repo.Range(ctx, m.Config.Digest.String(), m.Config.Size, 0, m.Config.Size, &b)
+		return b.Bytes(), err
+	})
+	if err != nil {
 		return err
 	}
-	if sum := sha256.Sum256(config.Bytes()); m.Config.Digest.String() != "sha256:"+hex.EncodeToString(sum[:]) {
-		return errors.New("its configuration does not match its digest")
-	}
-	ids, err := image.DiffIDs(config.Bytes(), len(m.Layers))
+	ids, err := image.DiffIDs(config, len(m.Layers))
 	if err != nil {
 		return err
 	}
 	chains := image.ChainIDs(ids)
 	for i, d := range m.Layers {
-		l := &pulledLayer{pull: p, number: i, desc: d, diffID: ids[i], chain: chains[i], bad: make(chan struct{}), done: make(chan struct{})}
-		for range (d.Size + partSize - 1) / partSize {
+		l := &pulledLayer{pull: p, number: i, desc: d, diffID: ids[i], chain: chains[i], part: partOf(d.Size), bad: make(chan struct{}), done: make(chan struct{})}
+		for range (d.Size + l.part - 1) / l.part {
 			l.parts = append(l.parts, make(chan struct{}))
 		}
 		p.layers = append(p.layers, l)
 	}
 	return nil
+}
+
+// partOf returns the size of the parts in which a layer is fetched. All connections begin slowly
+// (RFC 5681), so a small layer arrives sooner over many of them too.
+func partOf(size int64) int64 {
+	return min(partMost, max(partLeast, (size+connections-1)/connections))
+}
+
+// document reads a document of the image by its digest from containerd, which fetched it
+// before it asked for layers. If containerd does not return it, document reads it from the
+// registry as soon as a layer is needed from there.
+func (p *pull) document(ctx context.Context, kind, digest string, fromRegistry func(context.Context) ([]byte, error)) ([]byte, error) {
+	if content, err := p.fromContainerd(ctx, digest); err == nil && sha256Of(content) == digest {
+		return content, nil
+	}
+	select {
+	case <-p.missed:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, documents)
+	defer cancel()
+	content, err := fromRegistry(ctx)
+	if err == nil && sha256Of(content) != digest {
+		err = fmt.Errorf("its %s does not match its digest", kind)
+	}
+	return content, err
+}
+
+func sha256Of(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// fromContainerd reads content from containerd's content store.
+func (p *pull) fromContainerd(ctx context.Context, digest string) (content []byte, err error) {
+	if p.r.containerd == "" || p.space == "" {
+		return nil, errdefs.ErrUnavailable
+	}
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, p.space), answers)
+	defer cancel()
+	conn, err := grpc.NewClient("unix://"+p.r.containerd, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stream, err := contentapi.NewContentClient(conn).Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return content, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if content = append(content, part.Data...); len(content) > manifestMax {
+			return nil, fmt.Errorf("%s has more than %d bytes", digest, manifestMax)
+		}
+	}
 }
 
 // unanswered reports whether an error means that a registry cannot be reached.
@@ -399,7 +487,7 @@ func (p *pull) fetch(layers []*pulledLayer) {
 	for _, l := range wanted {
 		for i := range l.parts {
 			fetching.Go(func() error {
-				if err := l.part(i); err != nil {
+				if err := l.fetchPart(i); err != nil {
 					l.spoil(err)
 				}
 				return nil
@@ -410,14 +498,14 @@ func (p *pull) fetch(layers []*pulledLayer) {
 	_ = unpacking.Wait() // likewise
 }
 
-// part fetches a part of the blob.
-func (l *pulledLayer) part(i int) error {
+// fetchPart fetches a part of the blob.
+func (l *pulledLayer) fetchPart(i int) error {
 	select {
 	case <-l.bad:
 		return nil
 	default:
 	}
-	from, to := int64(i)*partSize, min(l.desc.Size, int64(i+1)*partSize)
+	from, to := int64(i)*l.part, min(l.desc.Size, int64(i+1)*l.part)
 	if err := l.pull.repo.Range(l.pull.ctx, l.desc.Digest.String(), l.desc.Size, from, to, io.NewOffsetWriter(l.file, from)); err != nil {
 		return err
 	}
@@ -486,7 +574,7 @@ func (a *arriving) Read(p []byte) (int, error) {
 	if a.at >= l.desc.Size {
 		return 0, io.EOF
 	}
-	i := a.at / partSize
+	i := a.at / l.part
 	select {
 	case <-l.parts[i]:
 	default:
@@ -498,7 +586,7 @@ func (a *arriving) Read(p []byte) (int, error) {
 			return 0, context.Cause(l.pull.ctx)
 		}
 	}
-	n, err := l.file.ReadAt(p[:min(int64(len(p)), min(l.desc.Size, (i+1)*partSize)-a.at)], a.at)
+	n, err := l.file.ReadAt(p[:min(int64(len(p)), min(l.desc.Size, (i+1)*l.part)-a.at)], a.at)
 	a.at += int64(n)
 	if n > 0 && errors.Is(err, io.EOF) {
 		err = nil

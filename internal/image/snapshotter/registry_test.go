@@ -311,7 +311,8 @@ func TestContainerdFromRegistry(t *testing.T) {
 			}
 			locked = false
 
-			plain := picture(t, base(t), upper(t), big(t, 9<<20))
+			large := big(t, 9<<20)
+			plain := picture(t, base(t), upper(t), large)
 			ref = m.push(plain, "plain:1")
 			if err := c.pullAs(ref, "", ""); err != nil {
 				t.Fatal(err)
@@ -319,11 +320,53 @@ func TestContainerdFromRegistry(t *testing.T) {
 			if log, err := os.ReadFile(m.path("snapshotter.log")); err != nil || strings.Count(string(log), "fetched and unpacked") != 5 {
 				t.Errorf("%v: the snapshotter did not fetch all layers:\n%s", err, log)
 			}
+			if n := m.registry.requests("/manifests/" + digestOf(t, plain.Digest)); n != 1 {
+				t.Errorf("%d requests for the manifest, of which containerd has a copy", n)
+			}
+			if n := m.registry.requests("/blobs/" + digestOf(t, plain.ConfigName)); n != 1 {
+				t.Errorf("%d requests for the configuration, of which containerd has a copy", n)
+			}
+			if n := m.registry.requests("/blobs/" + digestOf(t, large.Digest)); n != 8 {
+				t.Errorf("a layer arrives in %d parts", n)
+			}
 			if out, err := c.container(ref, "plain", "sh", "-c", showContent); err != nil || out != wantContent {
 				t.Errorf("content: %v\n%s", err, out)
 			}
 		})
 	}
+}
+
+// digestOf returns the result of a method that returns a digest.
+func digestOf(t *testing.T, of func() (v1.Hash, error)) string {
+	t.Helper()
+	d, err := of()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.String()
+}
+
+// TestStoreFirst requests the layers of an image that the store has. The registry is only asked
+// for a login.
+func TestStoreFirst(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.serve("--origin", m.origin.URL)
+	img := picture(t, base(t), upper(t))
+	ref := m.push(img, "stored:1")
+	m.add(ref, "stored:1")
+	s := m.client()
+	ctx := t.Context()
+	if _, missing := prepared(ctx, t, s, img, ref); missing > 0 {
+		t.Errorf("%d layers are left to containerd", missing)
+	}
+	if n := m.registry.requests(""); n != m.registry.requests("/v2/") || n > 1 {
+		t.Errorf("%d requests to the registry for an image in the store", n)
+	}
+	if err := clear(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	m.emptied()
 }
 
 // pullAs pulls an image by the CRI that the snapshotter passes on.

@@ -48,6 +48,9 @@ type Options struct {
 	// Indexed makes the snapshotter mount layers with an index from their registry before
 	// they are fetched. The index is not compared with the layer's diff id.
 	Indexed bool
+	// Containerd is the socket of containerd, from which the manifest and the configuration
+	// of an image are read. If containerd has not got them, the registry is asked.
+	Containerd string
 	// ImageService is the socket of containerd: calls of its CRI image service come
 	// through the snapshotter, which uses the credentials in them. "" means that they do
 	// not.
@@ -88,7 +91,7 @@ func New(o Options) (*Snapshotter, error) {
 		if err := os.RemoveAll(s.fetchedDir()); err != nil {
 			return nil, rootError(o.Root, err)
 		}
-		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, log: o.Log, indexed: o.Indexed, pulls: map[string]*pull{}, silent: map[string]time.Time{}}
+		s.registries = &registries{dir: s.fetchedDir(), keychain: &s.credentials, containerd: o.Containerd, log: o.Log, indexed: o.Indexed, pulls: map[string]*pull{}, silent: map[string]time.Time{}}
 	}
 	return s, nil
 }
@@ -248,9 +251,8 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 	if there {
 		return true, nil
 	}
-	leave := func() {}
-	defer func() { leave() }()
-	tree, release, err := s.layers.find(ctx, chain, parent == "", func() { leave = s.registries.ahead(labels) })
+	defer s.registries.ahead(ctx, labels)()
+	tree, release, err := s.layers.find(ctx, chain)
 	if ctx.Err() != nil {
 		if err == nil {
 			release()

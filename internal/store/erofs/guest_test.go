@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -65,9 +66,13 @@ func TestGuest(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The accelerator tcg is the slowest, but the only one that all machines have.
-	out, err := exec.CommandContext(t.Context(), qemu, "-accel", "tcg", "-m", strconv.Itoa(512+3*a.b.Len()>>20), "-nographic", "-no-reboot", "-net", "none",
-		"-kernel", vmlinuz[0], "-initrd", initrd, "-append", "console=ttyS0 panic=-1 quiet edd=off oops=panic").CombinedOutput()
-	text := strings.ReplaceAll(string(out), "\r", "")
+	var out bytes.Buffer
+	guest := exec.CommandContext(t.Context(), qemu, "-accel", "tcg", "-m", strconv.Itoa(512+3*a.b.Len()>>20), "-nographic", "-no-reboot", "-net", "none",
+		"-kernel", vmlinuz[0], "-initrd", initrd, "-append", "console=ttyS0 panic=-1 quiet edd=off oops=panic")
+	guest.Stdout = io.MultiWriter(&out, t.Output()) // a long run shows how far it is
+	guest.Stderr = guest.Stdout
+	err = guest.Run()
+	text := strings.ReplaceAll(out.String(), "\r", "")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}

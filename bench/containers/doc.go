@@ -5,7 +5,9 @@
 //
 //   - A contender is one way to have an image on a node that runs containerd: full
 //     (pulled and unpacked for overlayfs), stargz (stargz-snapshotter, with the image
-//     converted to its own format), premix (premix snapshotter, with the image in a
+//     converted to its own format), soci (soci-snapshotter, with an index of the image),
+//     soci-parallel (soci-snapshotter in its mode that fetches and unpacks layers in parallel,
+//     without an index), premix (premix snapshotter, with the image in a
 //     store) and premix-registry (with a store that lacks the image, so that premix
 //     gets the layers from the registry).
 //   - A workload is a command in a container. Its start is measured cold, on an empty
@@ -24,7 +26,7 @@
 // Bytes are counted on the link towards the node, with all headers, up to the end of
 // the workload; requests are counted by the server. On loopback bytes are not counted.
 // The client is the same for all contenders: package main in peers, which does the same
-// steps as ctr.
+// steps as ctr. Package main in soci has soci-snapshotter, which needs a C compiler.
 //
 // Images are built once from Debian's packages, from the mirrors that apt has: one of
 // several layers with python, gcc, R, samtools, bwa and STAR, and a small one of one

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -136,11 +135,17 @@ func writeLayout(path string, layers []v1.Layer, about []map[string]string) erro
 
 // publish puts the image of a layout into the registry as NAME:latest.
 func (l *lab) publish(name, dir string) error {
+	manifest, err := manifestOf(dir)
+	if err != nil {
+		return err
+	}
+	return l.publishAs(name, dir, manifest)
+}
+
+// publishAs is publish for a manifest, or an index of manifests, in the layout. All blobs of
+// the layout are served as manifests too.
+func (l *lab) publishAs(name, dir string, latest v1.Hash) error {
 	_, err := l.Once("served/"+name, func(path string) error {
-		manifest, err := manifestOf(dir)
-		if err != nil {
-			return err
-		}
 		for _, kind := range []string{"blobs", "manifests"} {
 			if err := os.MkdirAll(filepath.Join(path, kind), 0o755); err != nil {
 				return err
@@ -151,12 +156,13 @@ func (l *lab) publish(name, dir string) error {
 			return err
 		}
 		for _, blob := range blobs {
-			if err := os.Link(blob, filepath.Join(path, "blobs", "sha256:"+filepath.Base(blob))); err != nil {
-				return err
+			for _, kind := range []string{"blobs", "manifests"} {
+				if err := os.Link(blob, filepath.Join(path, kind, "sha256:"+filepath.Base(blob))); err != nil {
+					return err
+				}
 			}
 		}
-		file := filepath.Join(dir, "blobs/sha256", manifest.Hex)
-		return errors.Join(os.Link(file, filepath.Join(path, "manifests", "latest")), os.Link(file, filepath.Join(path, "manifests", manifest.String())))
+		return os.Link(filepath.Join(dir, "blobs/sha256", latest.Hex), filepath.Join(path, "manifests", "latest"))
 	})
 	return err
 }
@@ -240,12 +246,43 @@ func (l *lab) estargz(ctx context.Context, im image) (string, error) {
 	})
 }
 
+// indexed publishes the image with an index of SOCI as NAME-soci. An image whose layers are all
+// too small for one is published as it is.
+func (l *lab) indexed(ctx context.Context, im image, dir string) error {
+	manifest, err := manifestOf(dir)
+	if err != nil {
+		return err
+	}
+	layout, err := l.Once("layouts/"+im.name+"-soci", func(path string) error {
+		if err := workbench.Run(nil, workbench.Command(ctx, "cp", "-r", dir, path)); err != nil {
+			return err
+		}
+		return workbench.Run(nil, workbench.Command(ctx, l.soci(), "convert", path, manifest.String()))
+	})
+	if err != nil {
+		return err
+	}
+	made, err := os.ReadFile(filepath.Join(layout, "latest"))
+	if err != nil {
+		return err
+	}
+	if manifest, err = v1.NewHash(string(made)); err != nil {
+		return err
+	}
+	return l.publishAs(im.name+"-soci", layout, manifest)
+}
+
 // build builds a program of another module below bench.
 func (l *lab) build(ctx context.Context, name, module string) (string, error) {
+	return l.buildWith(ctx, name, module, "CGO_ENABLED=0")
+}
+
+// buildWith is build with these variables.
+func (l *lab) buildWith(ctx context.Context, name, module string, env ...string) (string, error) {
 	return l.Once("peers/"+name, func(path string) error {
 		cmd := workbench.Command(ctx, "go", "build", "-trimpath", "-o", path, ".")
 		cmd.Dir = module // the Makefile runs this program at the top
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
+		cmd.Env = append(os.Environ(), append(env, "GOFLAGS=-mod=readonly")...)
 		return workbench.Run(nil, cmd)
 	})
 }

@@ -50,7 +50,7 @@ func benchMain() error {
 	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: prepare only")
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")
-	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,premix,premix+profile,premix-registry")
+	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,soci,soci-parallel,premix,premix+profile,premix-registry")
 	flag.StringVar(&o.traces, "traces", "", "`directory` for the requests of each measurement; empty: none")
 	flag.IntVar(&o.reps, "reps", 3, "repetitions")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
@@ -141,6 +141,11 @@ func (b *benchmark) prepare(ctx context.Context, picked []image, all []contender
 	if _, err := b.lab.build(ctx, "peers", "bench/containers/peers"); err != nil {
 		return err
 	}
+	if needs("soci") || needs("soci-parallel") {
+		if _, err := b.lab.buildWith(ctx, "soci", "bench/containers/soci", "CGO_ENABLED=1"); err != nil {
+			return fmt.Errorf("soci-snapshotter needs a C compiler and zlib: %w", err)
+		}
+	}
 	for _, im := range picked {
 		dir, err := b.lab.layout(ctx, im)
 		if err != nil {
@@ -150,10 +155,16 @@ func (b *benchmark) prepare(ctx context.Context, picked []image, all []contender
 			return err
 		}
 		if needs("stargz") {
-			if dir, err = b.lab.estargz(ctx, im); err != nil {
+			converted, err := b.lab.estargz(ctx, im)
+			if err != nil {
 				return err
 			}
-			if err := b.lab.publish(im.name+"-estargz", dir); err != nil {
+			if err := b.lab.publish(im.name+"-estargz", converted); err != nil {
+				return err
+			}
+		}
+		if needs("soci") {
+			if err := b.lab.indexed(ctx, im, dir); err != nil {
 				return err
 			}
 		}

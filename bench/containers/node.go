@@ -39,10 +39,22 @@ func (b *benchmark) contenders() []contender {
 				cmd := workbench.Command(ctx, lab.peers(), "snapshotter", strings.TrimPrefix(n.origin.URL, "http://"), n.socket("stargz"), filepath.Join(n.dir, "stargz"))
 				return n.daemon(cmd, n.socket("stargz"))
 			}},
+		b.sociContender("soci", "lazy", func(im image) string { return im.name + "-soci" }),
+		b.sociContender("soci-parallel", "parallel", func(im image) string { return im.name }),
 		b.premixContender("premix", plainStore),
 		b.premixContender("premix+profile", profiledStore),
 		b.withoutStore(),
 	}
+}
+
+// sociContender returns soci-snapshotter in a mode. In its mode parallel it fetches the whole
+// image before the start.
+func (b *benchmark) sociContender(name, mode string, image func(im image) string) contender {
+	return contender{name: name, snapshotter: "soci", whole: mode == "parallel", image: image,
+		start: func(ctx context.Context, n *node) error {
+			cmd := workbench.Command(ctx, b.lab.soci(), "snapshotter", mode, strings.TrimPrefix(n.origin.URL, "http://"), n.socket("containerd"), n.socket("soci"), filepath.Join(n.dir, "soci"))
+			return n.daemon(cmd, n.socket("soci"))
+		}}
 }
 
 // premixContender returns premix with this store, and with further arguments for its
@@ -71,6 +83,7 @@ func (b *benchmark) withoutStore() contender {
 }
 
 func (l *lab) peers() string { return filepath.Join(l.Dir, "peers/peers") }
+func (l *lab) soci() string  { return filepath.Join(l.Dir, "peers/soci") }
 
 // premixCommand returns a premix command with its own home.
 func (b *benchmark) premixCommand(ctx context.Context, home string, args ...string) *exec.Cmd {

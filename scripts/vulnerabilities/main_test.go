@@ -89,7 +89,7 @@ func TestThisModule(t *testing.T) {
 	if len(l.advisories) == 0 || len(l.modules) == 0 {
 		t.Fatalf("%+v", l)
 	}
-	for _, mod := range []string{"../../go.mod", "../../dist/containerd/go.mod", "../../internal/image/snapshotter/conformance/go.mod", "../../bench/containers/peers/go.mod", "../../bench/store/stargz/go.mod", "../../bench/watch/peer/go.mod", "../../internal/watch/web/testdata/receiver/go.mod"} {
+	for _, mod := range []string{"../../go.mod", "../../dist/containerd/go.mod", "../../internal/image/snapshotter/conformance/go.mod", "../../bench/containers/peers/go.mod", "../../bench/containers/soci/go.mod", "../../bench/store/stargz/go.mod", "../../bench/watch/peer/go.mod", "../../internal/watch/web/testdata/receiver/go.mod"} {
 		var out bytes.Buffer
 		if err := run(&out, mod, "../vulnerabilities.txt", runtime.Version(), false, false, l.checked); err != nil {
 			t.Errorf("%s: %v", mod, err)

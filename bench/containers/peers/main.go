@@ -112,7 +112,7 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 	case "stargz":
 		// ctr-remote adds this; the amount to prefetch is its default.
 		opts = append(opts, containerd.WithImageHandlerWrapper(source.AppendDefaultLabelsHandlerWrapper(image, 10*1024*1024)))
-	case "premix":
+	case "premix", "soci":
 		// CRI adds this.
 		opts = append(opts, containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(image)))
 	}

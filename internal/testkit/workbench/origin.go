@@ -1,6 +1,7 @@
 package workbench
 
 import (
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -84,7 +85,7 @@ func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 			}
 			w.Header().Set("Content-Type", "application/octet-stream")
 			if strings.Contains(rest, "/manifests/") {
-				w.Header().Set("Content-Type", manifestType)
+				w.Header().Set("Content-Type", l.manifestType(rest))
 			}
 			r.URL.Path = "/" + rest
 		}
@@ -94,8 +95,15 @@ func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 	return o, nil
 }
 
-// manifestType is the media type of all manifests that are served.
-const manifestType = "application/vnd.oci.image.manifest.v1+json"
+// manifestType returns the media type of a served manifest: an image or an index of images.
+func (l *Lab) manifestType(path string) string {
+	content, err := os.ReadFile(filepath.Join(l.Dir, "served", filepath.Clean("/"+path)))
+	var m struct{ Manifests []any }
+	if err == nil && json.Unmarshal(content, &m) == nil && len(m.Manifests) > 0 {
+		return "application/vnd.oci.image.index.v1+json"
+	}
+	return "application/vnd.oci.image.manifest.v1+json"
+}
 
 // Close ends the server.
 func (o *Origin) Close() { o.server.Close() }

@@ -58,7 +58,7 @@ func TestOnce(t *testing.T) {
 // The origin serves files and blobs, and counts requests.
 func TestOrigin(t *testing.T) {
 	l := testLab(t)
-	for name, content := range map[string]string{"served/pull/layer": "0123456789", "served/bench/blobs/sha256:ab": "abcdefghij", "served/bench/manifests/x": "{}"} {
+	for name, content := range map[string]string{"served/pull/layer": "0123456789", "served/bench/blobs/sha256:ab": "abcdefghij", "served/bench/manifests/x": "{}", "served/bench/manifests/y": `{"manifests":[{}]}`} {
 		path := filepath.Join(l.Dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -104,6 +104,16 @@ func TestOrigin(t *testing.T) {
 	}
 	if n := o.Requests.Load(); n != 7 {
 		t.Errorf("%d requests were counted, want 7", n)
+	}
+	for name, want := range map[string]string{"x": "application/vnd.oci.image.manifest.v1+json", "y": "application/vnd.oci.image.index.v1+json"} {
+		resp, err := http.Head(o.URL + "/v2/bench/manifests/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := resp.Header.Get("Content-Type"); got != want {
+			t.Errorf("the type of manifest %s is %s, want %s", name, got, want)
+		}
 	}
 }
 

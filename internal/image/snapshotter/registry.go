@@ -42,8 +42,9 @@ const (
 )
 
 const (
-	partLeast   = 256 << 10 // of a request for a part of a layer
+	partLeast   = 128 << 10 // of a request for a part of a layer
 	partMost    = 8 << 20   // likewise
+	layerMost   = 1 << 40   // of a layer: the memory for its parts is allocated at once
 	connections = 8         // concurrent requests for an image
 	idleTime    = time.Minute
 	documents   = 15 * time.Second // for a login, the manifest or the configuration
@@ -313,8 +314,12 @@ func (p *pull) describe(ctx context.Context) error {
 	}
 	chains := image.ChainIDs(ids)
 	for i, d := range m.Layers {
-		l := &pulledLayer{pull: p, number: i, desc: d, diffID: ids[i], chain: chains[i], part: partOf(d.Size), bad: make(chan struct{}), done: make(chan struct{})}
-		for range (d.Size + l.part - 1) / l.part {
+		l := &pulledLayer{pull: p, number: i, desc: d, diffID: ids[i], chain: chains[i], bad: make(chan struct{}), done: make(chan struct{})}
+		var parts int64
+		if l.part, parts, err = divide(d.Size); err != nil {
+			return err
+		}
+		for range parts {
 			l.parts = append(l.parts, make(chan struct{}))
 		}
 		p.layers = append(p.layers, l)
@@ -322,10 +327,14 @@ func (p *pull) describe(ctx context.Context) error {
 	return nil
 }
 
-// partOf returns the size of the parts in which a layer is fetched. All connections begin slowly
-// (RFC 5681), so a small layer arrives sooner over many of them too.
-func partOf(size int64) int64 {
-	return min(partMost, max(partLeast, (size+connections-1)/connections))
+// divide returns the size and the number of the parts in which a layer is fetched. All
+// connections begin slowly (RFC 5681), so a small layer arrives sooner over many of them too.
+func divide(size int64) (part, parts int64, err error) {
+	if size < 0 || size > layerMost {
+		return 0, 0, fmt.Errorf("a layer of it has %d bytes", size)
+	}
+	part = min(partMost, max(partLeast, (size+connections-1)/connections))
+	return part, (size + part - 1) / part, nil
 }
 
 // document reads a document of the image by its digest from containerd, which fetched it

@@ -40,6 +40,7 @@ func main() {
 type benchmark struct {
 	work, premix, links string
 	reps                int
+	storage             int64 // speed of storage for pipelines, bytes per second; 0: unchanged
 	results             *figures.Results
 }
 
@@ -49,10 +50,12 @@ func benchMain() error {
 	flag.StringVar(&b.work, "work", "bench-work/dropin", "`directory` for indexes, samples and results")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: the yeast genome in PREMIX_TESTDATA)")
-	flag.StringVar(&only, "only", "", "names of tools, with commas")
+	flag.StringVar(&only, "only", "", "names of tools or pipelines, with commas")
 	flag.IntVar(&b.reps, "reps", 7, "repetitions")
 	samples := flag.Int("pipelines", 0, "measure whole pipelines of so many samples, in the place of single commands")
+	storage := flag.Int64("storage", 0, "speed of storage for pipelines, `MB/s`, with an empty page cache at the beginning; 0: unchanged")
 	flag.Parse()
+	b.storage = *storage * 1e6
 	if genome == "" && *samples == 0 {
 		data := os.Getenv("PREMIX_TESTDATA")
 		if data == "" {
@@ -80,7 +83,7 @@ func benchMain() error {
 	}
 	defer b.results.Close()
 	if *samples > 0 {
-		return b.runPipelines(*samples)
+		return b.runPipelines(*samples, only)
 	}
 	rows := [][]string{{"command", "plain", "link", "times", "started", "equal"}}
 	row, err := b.measure("passing on", "bwa index 2>/dev/null; true", true)

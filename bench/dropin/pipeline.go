@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"premix/internal/testkit/figures"
+	"premix/internal/testkit/workbench"
 )
 
 // pipeline is a process over samples, as Nextflow runs it: each task has a directory of its
@@ -38,9 +40,12 @@ const slots = 2
 
 // runPipelines measures all pipelines over some samples: plainly, and through links that know
 // nothing at first.
-func (b *benchmark) runPipelines(samples int) error {
+func (b *benchmark) runPipelines(samples int, only string) error {
 	rows := [][]string{{"pipeline", "plain", "links", "times", "CPU plain", "CPU links", "hot", "equal"}}
 	for _, w := range pipelines {
+		if only != "" && !slices.Contains(strings.Split(only, ","), w.name) {
+			continue
+		}
 		dir := filepath.Join(b.work, fmt.Sprintf("%d-%d", w.genome, w.reads))
 		if err := w.prepare(dir, samples); err != nil {
 			return err
@@ -48,11 +53,11 @@ func (b *benchmark) runPipelines(samples int) error {
 		if err := os.RemoveAll(filepath.Join(b.work, "home")); err != nil {
 			return err
 		}
-		plain, err := b.pipeline(w, dir, "plain", "", samples)
+		plain, err := b.slowly(w, dir, "plain", "", samples)
 		if err != nil {
 			return err
 		}
-		links, err := b.pipeline(w, dir, "links", b.links, samples)
+		links, err := b.slowly(w, dir, "links", b.links, samples)
 		if err != nil {
 			return err
 		}
@@ -72,7 +77,7 @@ func (b *benchmark) runPipelines(samples int) error {
 			figures.Seconds(plain.cpu), figures.Seconds(links.cpu), fmt.Sprint(hot), fmt.Sprint(equal)})
 	}
 	load, err := os.ReadFile("/proc/loadavg")
-	b.results.Table(fmt.Sprintf("Pipelines of %d samples, %d tasks at a time, load average %.4s", samples, slots, load), rows)
+	b.results.Table(fmt.Sprintf("Pipelines of %d samples, %d tasks at a time, storage of %d MB/s (0: unchanged), load average %.4s", samples, slots, b.storage/1e6, load), rows)
 	return err
 }
 
@@ -117,6 +122,21 @@ func writeGenome(path string, bases int) error {
 		fmt.Fprintf(out, "%s\n", line)
 	}
 	return errors.Join(out.Flush(), f.Close())
+}
+
+// slowly runs a pipeline with an empty page cache on slow storage, if the benchmark has one.
+func (b *benchmark) slowly(w pipeline, dir, name, links string, samples int) (c cost, err error) {
+	if b.storage > 0 {
+		if err = workbench.DropCaches(); err != nil {
+			return c, err
+		}
+		var undo func() error
+		if undo, err = workbench.Throttle(dir, b.storage); err != nil {
+			return c, err
+		}
+		defer func() { err = errors.Join(err, undo()) }()
+	}
+	return b.pipeline(w, dir, name, links, samples)
 }
 
 // cost is the time of a pipeline, and the CPU time of its tasks, in seconds.

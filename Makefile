@@ -114,6 +114,7 @@ soak: setup-test build
 # The whole matrix of conformance with BLAST+, in pieces of some minutes on two quiet cores,
 # but for those of Real, which took up to 50 beside other work; SOAK_BLAST names some of them, and PREMIX_SOAK_NTH=N takes one cell of N of
 # Generated and Real: an odd number, since cells with several queries and with one take turns.
+# PREMIX_SOAK_FROM=N continues the part of clusters at N fragments.
 SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generated/$(p) Real/$(p) Together/$(p) Large/$(p)) \
 	$(foreach k,v4 v4-parsed v4-masks v5-parsed v5-parsed-taxmap v5-taxid v5-masks,Kinds/$(k)) \
 	$(foreach p,blastp blastx tblastn tblastx,Queries/$(p))

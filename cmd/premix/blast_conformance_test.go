@@ -47,8 +47,13 @@ func TestBlastClusterConformance(t *testing.T) {
 			every = n
 			t.Logf("one cell of %d only: PREMIX_SOAK_NTH", n)
 		}
-		for k := range 32 {
-			cuts = append(cuts, k+1)
+		first := 1
+		if n, err := strconv.Atoi(os.Getenv("PREMIX_SOAK_FROM")); err == nil && n > 0 {
+			first = n
+			t.Logf("from %d fragments on: PREMIX_SOAK_FROM", n)
+		}
+		for k := first; k <= 32; k++ {
+			cuts = append(cuts, k)
 		}
 	}
 	s := newClusterHead(t)

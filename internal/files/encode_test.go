@@ -125,7 +125,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// Blocks hold what was written, and hold it again after a reset without new memory.
+// Blocks hold all written bytes, and hold it again after a reset without new memory.
 func TestBlocks(t *testing.T) {
 	var b blocks
 	for range 2 {

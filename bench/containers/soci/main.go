@@ -117,7 +117,7 @@ func snapshotter(ctx context.Context, mode, registry, containerd, socket, root s
 		p.MaxConcurrentDownloadsPerImage, p.MaxConcurrentUnpacksPerImage = 10, 10
 		p.ConcurrentDownloadChunkSize = 16 << 20
 	default:
-		return fmt.Errorf("there is no mode %q", mode)
+		return fmt.Errorf("the mode %q is unknown: lazy or parallel", mode)
 	}
 	c.ResolverConfig.Host = map[string]config.HostConfig{registry: {Mirrors: []config.MirrorConfig{{Host: "http://" + registry, Insecure: true}}}}
 	// The daemon's default is one database for all layers too.

@@ -120,7 +120,7 @@ func TestDistribute(t *testing.T) {
 		{"a fast node gets more", []int{0, 1, 2, 3}, []holder{{speed: 3, has: has(0, 1, 2, 3)}, {speed: 1, has: has(0, 1, 2, 3)}}, []share{{node: 0, first: 0, end: 3}, {node: 1, first: 3, end: 4}}},
 		{"no holder", []int{0, 1, 2}, []holder{{speed: 1, has: has(0, 2)}}, []share{{node: 0, first: 0, end: 1}, {node: -1, first: 1, end: 2}, {node: 0, first: 2, end: 3}}},
 		{"no node", []int{0, 1}, nil, []share{{node: -1, first: 0, end: 2}}},
-		{"what is left over", []int{1, 4, 5}, []holder{{speed: 1, has: has(0, 1, 2, 3, 4, 5)}}, []share{{node: 0, first: 1, end: 2}, {node: 0, first: 4, end: 6}}},
+		{"the remaining fragments", []int{1, 4, 5}, []holder{{speed: 1, has: has(0, 1, 2, 3, 4, 5)}}, []share{{node: 0, first: 1, end: 2}, {node: 0, first: 4, end: 6}}},
 	} {
 		if got := distribute(c.list, func(int) int64 { return 100 }, c.holders); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)

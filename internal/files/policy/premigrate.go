@@ -379,7 +379,7 @@ func (x *runner) copies(a *Action, make bool) (int, error) {
 }
 
 // takeCopy gives the copy of a premigrated file the temporary name of the action, if the
-// copy is equal to the file. It returns nil if there is no such copy.
+// copy is equal to the file. Otherwise it returns nil.
 func (x *runner) takeCopy(r *ready, pace func(int) error) (*os.File, error) {
 	from := poolOf(x.rules.Pools, string(r.a.Path))
 	if from == nil {

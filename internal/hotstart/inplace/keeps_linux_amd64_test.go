@@ -41,7 +41,7 @@ func TestKeepsRefused(t *testing.T) {
 		"rename": "it writes to", "link": "it writes to", "mode": "it fails on", "touch": "it fails on",
 		"shm": "it has used System V shared memory", "sem": "it has used System V semaphores", "msg": "it has used System V message queues",
 		"uring": "it has used io_uring", "key": "it has used keyrings", "personality": "it has used another personality",
-		"mdwe": "it has used memory that it cannot make executable", "privileges": "it has used no_new_privs or seccomp", "mounts": "it has used the table of mounts", "network": "it makes a socket",
+		"mdwe": "it has used memory that it cannot make executable", "privileges": "it has used no_new_privs or seccomp", "mounts": "it has used the table of mounts", "cgroup": "it reads cgroup before", "mountinfo": "it reads mountinfo before", "network": "it makes a socket",
 		"writable": differs, "executable": differs, "links": "its output differs from one cold start to the next", "system": differs, "nice": differs,
 		"first": differs, "inputattribute": "it asks for the extended attributes of",
 	} {

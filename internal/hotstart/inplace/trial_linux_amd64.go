@@ -622,6 +622,8 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		return false, unfit("it changes a file that it names by a descriptor")
 	case l.Path == "":
 		return false, nil
+	case l.Op == tracer.AccessOpen && isOwnTable(k.Path, k.Process):
+		return false, unfit("it reads %s before it has loaded its data", filepath.Base(k.Path))
 	case l.Target != "":
 		return false, t.move(l)
 	}
@@ -703,6 +705,16 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		return false, t.overlay.Redirect(l, l.Path, "") // it has the result altered
 	}
 	return false, nil
+}
+
+// isOwnTable reports whether a path names the cgroups or the mounts of a process. They
+// differ from job to job, and the preparations of one call have the same.
+func isOwnTable(path string, process int) bool {
+	rest, ok := strings.CutPrefix(path, fmt.Sprintf("/proc/%d/", process))
+	if !ok {
+		rest, ok = strings.CutPrefix(path, "/proc/self/")
+	}
+	return ok && slices.Contains([]string{"cgroup", "mountinfo", "mountstats"}, rest)
 }
 
 // varied are the facts that differ between preparations, or that have snapshots of their own

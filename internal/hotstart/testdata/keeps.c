@@ -117,8 +117,10 @@ static void begin(void)
 		if (read(fd, text, 36) != 36) die("boot_id");
 		close(fd);
 	}
-	if (is("mounts")) {
-		int fd = open("/proc/mounts", O_RDONLY);
+	if (is("mounts") || is("cgroup") || is("mountinfo")) {
+		snprintf(text, sizeof text, "/proc/self/%s", what);
+		int fd = open(is("mounts") ? "/proc/mounts" : text, O_RDONLY);
+		memset(text, 0, sizeof text);
 		number = read(fd, line, sizeof line);
 		explicit_bzero(line, sizeof line);
 		close(fd);

@@ -270,7 +270,7 @@ func (w *Watch) look(tid int) (*Access, error) {
 	return l, nil
 }
 
-// isMounts reports whether a path is that of the table of mounts, which changes with each
+// isMounts reports whether a path names the table of mounts, which changes with each
 // login and each container on a machine.
 func isMounts(tid int, path string) bool {
 	path = filepath.Clean(path)

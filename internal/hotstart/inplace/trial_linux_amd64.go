@@ -708,7 +708,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 }
 
 // isOwnTable reports whether a path names the cgroups or the mounts of a process. They
-// differ from job to job, and the preparations of one call have the same.
+// differ between calls, and the preparations of one call have the same.
 func isOwnTable(path string, process int) bool {
 	rest, ok := strings.CutPrefix(path, fmt.Sprintf("/proc/%d/", process))
 	if !ok {

@@ -106,7 +106,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3"},
 	},
 	"bench/dropin": {
-		imports: []string{"testkit/figures"},
+		imports: []string{"testkit/figures", "testkit/workbench"},
 	},
 	"bench/containers": {
 		imports: []string{"testkit/figures", "testkit/netrelay", "testkit/workbench"},

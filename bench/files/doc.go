@@ -7,7 +7,7 @@
 //	        limit
 //	premix  premix files scan, with a row an entry in a Parquet file
 //	premix_find, premix_policy, premix_candidates
-//	        the same test as that of find over that scan, in files find, in a rule, and in
+//	        the test of find, over that scan, in files find, in a rule, and in
 //	        a rule with all entries as candidates, a dry run
 //	find    find, with a test that needs the attributes of each file
 //	du      du

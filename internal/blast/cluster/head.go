@@ -424,8 +424,8 @@ func (s *scattered) distributed(fragments []int, holders []holder, queries part.
 }
 
 // holders returns the nodes that may search fragments. It asks the nodes only if a fragment has
-// no holder among those that have answered before, and are not lost: the search of a lost node
-// begins elsewhere at once.
+// no holder among the nodes that have answered before and are not lost: the search of a lost
+// node begins elsewhere at once.
 func (s *scattered) holders(ctx context.Context, fragments []int) []holder {
 	if list := s.left(); covered(fragments, list) {
 		return list

@@ -71,8 +71,8 @@ func (x *Holding) Fragments() (list []int) {
 // Size returns the size of the files of a fragment.
 func (x *Holding) Size(i int) int64 { return totalSize(x.files[i]) }
 
-// divided returns the files of each fragment: those of its volumes, and then those that do not
-// belong to one volume, with their number.
+// divided returns the files of each fragment: the files of its volumes, and then the files that
+// belong to no single volume, with their number.
 func (d *Description) divided() (files [][]DataFile, shared int) {
 	fragment := map[string]int{} // of a volume
 	for i, r := range d.Fragments {

@@ -151,8 +151,8 @@ func (h *Holdings) Bytes() (n int64) {
 	return n
 }
 
-// Budget returns the memory that the fragments may take together: limit, or what is
-// available now with those that are here, as for [Warm].
+// Budget returns the memory that the fragments may take together: limit, or the memory that is
+// available now with the fragments that are here, as for [Warm].
 func (h *Holdings) Budget(limit int64) (Budget, error) {
 	b, err := budget(limit, h.dir)
 	if err != nil {

@@ -205,8 +205,8 @@ func Evict(home, name string) (int64, error) {
 	return freed, evict(home, x)
 }
 
-// evict removes a database from memory, those that killed processes have left there, and the
-// directory with the last one.
+// evict removes a database from memory, with the databases that killed processes have left
+// there, and the directory with the last one.
 func evict(home string, x *Holding) error {
 	if err := errors.Join(x.clear(true), sweepRAM(home)); err != nil {
 		return err

@@ -300,8 +300,8 @@ func (m *maker) withoutCopies(b *batch, rows []int32) (kept, copies []int32, err
 	return kept, copies, nil
 }
 
-// ahead selects the files to premigrate: next are the candidates that follow those that the
-// rule moves.
+// ahead selects the files to premigrate: next are the candidates behind the files that the rule
+// moves.
 func (m *maker) ahead(p *RulePlan, next []candidate) error {
 	have, err := m.copied(p, slices.Concat(p.ordered, next))
 	if err != nil {

@@ -26,7 +26,7 @@ cd "$(dirname "$0")/.."
 test_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim groff-base:groff man-db:man ncbi-blast+:makeblastdb diamond-aligner:diamond chromium:chromium python3:python3 python3-pip:pip3 python3-venv:/usr/share/doc/python3-venv rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng prometheus:promtool python3-plyvel:/usr/lib/python3/dist-packages/plyvel)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
-soak_packages=(podman:podman mmdebstrap:mmdebstrap qemu-system-x86:qemu-system-x86_64)
+soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind mergerfs:mergerfs zlib1g-dev:/usr/include/zlib.h libfuse3-dev:/usr/include/fuse3/fuse.h pkg-config:pkg-config fuse3:fusermount3 slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
@@ -327,23 +327,18 @@ build_protocols() {
 	return 1
 }
 
-# fetch_guest unpacks a kernel of Debian for virtual machines. It is not installed.
+# fetch_guest unpacks User-Mode Linux and its modules. It is not installed.
 fetch_guest() {
-	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work package
-	compgen -G "$dir/boot/vmlinuz-*" >/dev/null && return 0
+	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work
+	[ -x "$dir/usr/bin/linux.uml" ] && return 0
 	command -v apt-get >/dev/null || {
-		say "there is no apt-get to fetch a kernel with: the tests in a virtual machine are skipped"
+		say "there is no apt-get to fetch User-Mode Linux with: the tests in it are skipped"
 		return 0
 	}
-	package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)
-	[ -n "$package" ] || {
-		say "apt-get knows no linux-image-amd64: the tests in a virtual machine are skipped"
-		return 0
-	}
-	say "fetching $package"
+	say "fetching user-mode-linux"
 	work=$(mktemp -d)
-	(cd "$work" && apt-get -q download "$package" >/dev/null 2>&1) && mkdir -p "$work/x" "$dir" && dpkg-deb -x "$work"/*.deb "$work/x" &&
-		mv "$work/x/boot" "$work/x/lib" "$dir"/
+	(cd "$work" && apt-get -q download user-mode-linux >/dev/null 2>&1) && mkdir -p "$dir" && rm -rf "$dir/usr" &&
+		dpkg-deb -x "$work"/*.deb "$work/x" && mv "$work/x/usr" "$dir"/
 	local status=$?
 	rm -rf "$work"
 	return "$status"
@@ -377,6 +372,7 @@ done
 for set in "$@"; do
 	case $set in
 	test)
+		fetch_guest || status=1
 		python_library biopython 1.85 || status=1
 		python_tools python pytest==9.2.0 mypy==2.4.1 hatchling==1.33.0 cloudpickle==3.1.2 rocrate==0.16.0 || status=1
 		python_tools slurm-clients submitit==1.5.4 || status=1
@@ -384,7 +380,6 @@ for set in "$@"; do
 	wheel) python_tools python hatchling==1.33.0 || status=1 ;;
 	docs) python_tools docs mkdocs-material==9.8.1 || status=1 ;;
 	soak)
-		fetch_guest || status=1
 		build_cvmfs 0.4.2 || status=1
 		;;
 	transfer) build_protocols 0.9.1 v1.2.0 || status=1 ;;

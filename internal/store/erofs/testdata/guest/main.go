@@ -1,4 +1,4 @@
-// Guest is the first process of a virtual machine. It mounts images that a Checker has
+// Guest is the first process of a User-Mode Linux. It mounts images that a Checker has
 // accepted, and reports those in which the kernel reads something else than premix, and
 // every message of the kernel about them.
 //
@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 )
 
 func main() {
+	debug.SetGCPercent(1000) // memory that the process touches again is cheap
 	if err := run(); err != nil {
 		fmt.Println("GUEST failed:", err)
 	}
@@ -187,31 +189,33 @@ func (b *base) look(changes [][2]uint32) (sum uint32, text string, err error) {
 
 // walk writes the same lines as the function meaning of the tests.
 func walk(all *strings.Builder, full, p string) error {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(full, &st); err != nil {
+	if _, err := call(syscall.SYS_LSTAT, text(&path, full), address(stat[:])); err != nil {
 		return err
 	}
+	st := *(*syscall.Stat_t)(unsafe.Pointer(&stat))
 	size, detail := st.Size, ""
+	var names []string
 	kind := st.Mode & syscall.S_IFMT
 	switch kind {
 	case syscall.S_IFLNK:
-		target, err := os.Readlink(full)
+		n, err := call(syscall.SYS_READLINK, text(&path, full), address(content), uintptr(len(content)))
 		if err != nil {
 			return err
 		}
-		detail = target
+		detail = string(content[:n])
 	case syscall.S_IFREG:
-		f, err := os.Open(full)
+		n, err := read(syscall.SYS_READ, full, content[:min(st.Size, int64(len(content)))])
 		if err != nil {
-			return err
-		}
-		n, err := io.ReadFull(f, content[:min(st.Size, int64(len(content)))])
-		f.Close()
-		if err != nil && err != io.ErrUnexpectedEOF {
 			return err
 		}
 		detail = fmt.Sprintf("%08x", crc32.ChecksumIEEE(content[:n]))
 	case syscall.S_IFDIR:
+		n, err := read(syscall.SYS_GETDENTS64, full, content)
+		if err != nil {
+			return err
+		}
+		_, _, names = syscall.ParseDirent(content[:n], -1, nil)
+		slices.Sort(names)
 	default:
 		size = 0
 	}
@@ -224,19 +228,6 @@ func walk(all *strings.Builder, full, p string) error {
 		rdev = st.Rdev
 	}
 	fmt.Fprintf(all, "%q %o %d %d %d %d.%d %d %d %x %s\n", p, st.Mode, st.Nlink, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, rdev, size, detail, xattrs)
-	if kind != syscall.S_IFDIR {
-		return nil
-	}
-	d, err := os.Open(full)
-	if err != nil {
-		return err
-	}
-	names, err := d.Readdirnames(-1)
-	d.Close()
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
 	for _, name := range names {
 		if err := walk(all, full+"/"+name, filepath.Join(p, name)); err != nil {
 			return err
@@ -245,39 +236,73 @@ func walk(all *strings.Builder, full, p string) error {
 	return nil
 }
 
-// content, list and value are buffers of walk. New ones would have to be cleared each time.
-var (
-	content = make([]byte, 1<<18)
-	list    = make([]byte, 1<<16)
-	value   = make([]byte, 1<<16)
-)
-
 // attributes returns a sum for each xattr. The kernel lists those of the namespace user
 // of other inodes than files and directories, but does not give their values (xattr(7)).
-func attributes(path string, user bool) (string, error) {
-	at, err := syscall.BytePtrFromString(path)
-	if err != nil {
+func attributes(full string, user bool) (string, error) {
+	n, err := call(syscall.SYS_LLISTXATTR, text(&path, full), address(list), uintptr(len(list)))
+	if err != nil || n == 0 {
 		return "", err
-	}
-	n, _, no := syscall.Syscall(syscall.SYS_LLISTXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
-	if no != 0 {
-		return "", no
 	}
 	var all []string
 	for name := range strings.SplitSeq(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
-		if name == "" || !user && strings.HasPrefix(name, "user.") {
+		if !user && strings.HasPrefix(name, "user.") {
 			continue
 		}
-		key, err := syscall.BytePtrFromString(name)
+		n, err := call(syscall.SYS_LGETXATTR, text(&path, full), text(&key, name), address(value), uintptr(len(value)))
 		if err != nil {
-			return "", err
-		}
-		n, _, no := syscall.Syscall6(syscall.SYS_LGETXATTR, uintptr(unsafe.Pointer(at)), uintptr(unsafe.Pointer(key)), uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0, 0)
-		if no != 0 {
-			return "", fmt.Errorf("%s: %w", name, no)
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		all = append(all, fmt.Sprintf("%s=%08x/%d", name, crc32.ChecksumIEEE(value[:n]), n))
 	}
 	slices.Sort(all)
 	return strings.Join(all, " "), nil
+}
+
+// Buffers of the system calls of walk. They are global, so their addresses stay valid.
+var (
+	path, key [4096]byte
+	stat      [unsafe.Sizeof(syscall.Stat_t{})]byte
+	content   = make([]byte, 1<<18)
+	list      = make([]byte, 1<<16)
+	value     = make([]byte, 1<<16)
+)
+
+// text puts s into a buffer as a string of C and returns its address.
+func text(buffer *[4096]byte, s string) uintptr {
+	buffer[copy(buffer[:len(buffer)-1], s)] = 0
+	return uintptr(unsafe.Pointer(buffer))
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// call makes a system call without notice to the Go scheduler. A call of User-Mode Linux takes
+// tens of microseconds, and each would make the scheduler wake a second thread.
+func call(trap uintptr, args ...uintptr) (int, error) {
+	var a [4]uintptr
+	copy(a[:], args)
+	n, _, no := syscall.RawSyscall6(trap, a[0], a[1], a[2], a[3], 0, 0)
+	if no != 0 {
+		return 0, no
+	}
+	return int(n), nil
+}
+
+// read fills b from a file, or from a directory.
+func read(trap uintptr, full string, b []byte) (n int, err error) {
+	fd, err := call(syscall.SYS_OPEN, text(&path, full), syscall.O_RDONLY)
+	if err != nil {
+		return 0, err
+	}
+	defer call(syscall.SYS_CLOSE, uintptr(fd))
+	for n < len(b) {
+		m, err := call(trap, uintptr(fd), address(b[n:]), uintptr(len(b)-n))
+		if err != nil {
+			return n, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	return n, nil
 }

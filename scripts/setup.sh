@@ -332,18 +332,20 @@ fetch_guest() {
 	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/guest work
 	[ -x "$dir/usr/bin/linux.uml" ] && return 0
 	command -v apt-get >/dev/null || {
-		say "there is no apt-get to fetch User-Mode Linux with: the tests in it are skipped"
+		say "there is no apt-get to fetch User-Mode Linux with: the test in it is skipped"
 		return 0
 	}
 	say "fetching user-mode-linux"
 	work=$(mktemp -d)
-	(cd "$work" && apt-get -q download user-mode-linux >/dev/null 2>&1) && mkdir -p "$dir" && rm -rf "$dir/usr" &&
-		dpkg-deb -x "$work"/*.deb "$work/x" && mv "$work/x/usr" "$dir"/
+	if (cd "$work" && { apt-get -q download user-mode-linux || { apt-get -q update && apt-get -q download user-mode-linux; }; }) >/dev/null 2>&1; then
+		mkdir -p "$dir" && rm -rf "$dir/usr" && dpkg-deb -x "$work"/*.deb "$work/x" && mv "$work/x/usr" "$dir"/
+	else
+		say "User-Mode Linux cannot be fetched: the test in it is skipped"
+	fi
 	local status=$?
 	rm -rf "$work"
 	return "$status"
 }
-
 
 [ $# -gt 0 ] || set -- go test bench containerd
 packages=()

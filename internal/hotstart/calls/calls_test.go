@@ -291,6 +291,7 @@ func TestLearn(t *testing.T) {
 		{"mytool -o S%d S%[1]d_1.fa", "S3:label S3_1.fa:input"},
 		{"mytool -o made%d S%[1]d_1.fa", "made3:output S3_1.fa:input"},
 		{"mytool S%d_1.fa S%[1]d_2.fa", "S3_1.fa:input S3_2.fa:input"},
+		{"mytool in=S%d_1.fa out=out/S%[1]d.txt @x=S%[1]d", "S3_1.fa:input out/S3.txt:output S3:label"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
 			home(t)
@@ -304,7 +305,7 @@ func TestLearn(t *testing.T) {
 				must(t, os.Remove(filepath.Join(dir, "made1"))) // outputs do not exist before their call
 			}
 			for i, reason := range []string{
-				"the tool is not in the catalogue, and 1 calls of it were alike",
+				"the tool is not in the catalogue, and no word of its calls has changed (calls: 1)",
 				"this is call 1 of its form",
 				"",
 			} {
@@ -335,7 +336,7 @@ func TestLearn(t *testing.T) {
 			// Another number of words is another pattern.
 			m := call(t, "mytool -k 3 db S3_1.fa a b c d")
 			m.Dir = dir
-			if p := plan(t, m); !strings.Contains(p.Reason, "1 calls") {
+			if p := plan(t, m); !strings.Contains(p.Reason, "(calls: 1)") {
 				t.Errorf("%+v", p)
 			}
 		})
@@ -347,6 +348,7 @@ func TestLearnValues(t *testing.T) {
 	for line, values := range map[string][]string{
 		"mytool --mode %s S%d_1.fa":          {"fast", "slow", "gold", "fine"},
 		"mytool --mode=%s S%d_1.fa":          {"fast", "slow", "gold", "fine"},
+		"mytool mode=%s in=S%d_1.fa":         {"fast", "slow", "gold", "fine"},
 		"mytool --level %s S%d_1.fa":         {"1", "2", "3", "4"},
 		"mytool --ratio %s S%d_1.fa":         {"0.1", "0.2", "1.5", "0.4"},
 		"mytool --format v%s.x S%d_1.fa":     {"1", "2", "3", "4"},
@@ -362,7 +364,7 @@ func TestLearnValues(t *testing.T) {
 				text := fmt.Sprintf(line, value, i+1)
 				c := call(t, text)
 				c.Dir = dir
-				must(t, os.WriteFile(filepath.Join(dir, c.Argv[len(c.Argv)-1]), nil, 0o644))
+				must(t, os.WriteFile(filepath.Join(dir, strings.TrimPrefix(c.Argv[len(c.Argv)-1], "in=")), nil, 0o644))
 				p := plan(t, c)
 				if p.Hot || p.Prepare {
 					t.Errorf("%s: %+v", text, p)

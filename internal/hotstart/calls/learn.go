@@ -54,7 +54,7 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 		}
 	}
 	if len(p.Late) == 0 {
-		return Plan{Reason: fmt.Sprintf("the tool is not in the catalogue, and %d calls of it were alike", p.Calls)}, false
+		return Plan{Reason: fmt.Sprintf("the tool is not in the catalogue, and no word of its calls has changed (calls: %d)", p.Calls)}, false
 	}
 	words := p.words(c)
 	if !slices.ContainsFunc(words, func(w tools.Word) bool { return w.Role == tools.Input }) {
@@ -85,9 +85,11 @@ func patternKey(c Call) string {
 	fmt.Fprintf(h, "%q %d", c.Exe, len(c.Argv))
 	script := !interprets(c.Exe)
 	for i, arg := range c.Argv[1:] {
-		if name, _, found := strings.Cut(arg, "="); strings.HasPrefix(arg, "-") && len(arg) > 1 {
+		switch at := valueAt(arg); {
+		case at > 0 && (script || arg[0] == '-'), len(arg) > 1 && arg[0] == '-':
+			name, _, found := strings.Cut(arg, "=")
 			fmt.Fprintf(h, " %d %q %v", i, name, found)
-		} else if !script {
+		case !script:
 			script = true
 			fmt.Fprintf(h, " %d %q", i, arg)
 		}
@@ -177,12 +179,24 @@ func fileTokens(path string) []string {
 	return list
 }
 
-// valueAt returns the offset of the value in --name=value, or 0.
+// valueAt returns the offset of the value in --name=value, and in name=value, or 0.
 func valueAt(arg string) int {
-	if strings.HasPrefix(arg, "-") {
-		return strings.IndexByte(arg, '=') + 1
+	name, _, found := strings.Cut(arg, "=")
+	if !found || !strings.HasPrefix(arg, "-") && !isName(name) {
+		return 0
 	}
-	return 0
+	return len(name) + 1
+}
+
+// isName reports whether a text can be the name in name=value.
+func isName(text string) bool {
+	for i, c := range []byte(text) {
+		letter := c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return text != ""
 }
 
 // tokens returns the places of the runs of letters and digits in a text. The letter after

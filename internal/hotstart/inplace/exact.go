@@ -44,15 +44,25 @@ func exactKinds(c *Call) (all []exact, words []string) {
 		case !ok || !c.isLate(name):
 		case value == c.Dir:
 			all = append(all, exact{Name: name, Kind: exactDir})
-		case len(value) < 2 || name != "OLDPWD" && filepath.IsAbs(value) && kindAt(value) == "dir":
+		case len(value) < 2 || name != formerDir && isDirectory(value):
 			all = append(all, exact{name, exactSame, value})
 		default:
-			all = append(all, exact{name, exactWord, Label.Shape(value)})
+			shape := Label.Shape(value)
+			if isDirectory(value) {
+				shape += "directory" // a shell asks for it
+			}
+			all = append(all, exact{name, exactWord, shape})
 			words = append(words, value)
 		}
 	}
 	return all, words
 }
+
+// formerDir is the variable with the directory in which a shell was before. It is a late word
+// although it names a directory: tasks of pipelines have others, and do not use them.
+const formerDir = "OLDPWD"
+
+func isDirectory(path string) bool { return filepath.IsAbs(path) && kindAt(path) == "dir" }
 
 // exactWords returns the names of the exact variables that are late words.
 func (p *plan) exactWords() (names []string) {

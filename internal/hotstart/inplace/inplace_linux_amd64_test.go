@@ -144,6 +144,30 @@ func TestDirectories(t *testing.T) {
 	p.wantUnfit(v(p.dir, "-q", "above"), "its looks at files differ")
 }
 
+// TestFormerDirectories calls a script of bash, which asks whether OLDPWD is a directory.
+func TestFormerDirectories(t *testing.T) {
+	bash := program(t, "/bin/bash")
+	p := newPlace(t)
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!"+bash+"\nexec "+tool+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v := func(dir, former, input string) invocation {
+		return invocation{exe: script, dir: dir, args: []string{"index", "{input:" + input + "_1.fq}"}, env: []string{"OLDPWD=" + former, "SHLVL=2"}}
+	}
+	former := t.TempDir()
+	for _, name := range []string{"first", "other"} {
+		if err := os.Mkdir(filepath.Join(former, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here, alike := p.elsewhere(strings.Repeat("a", 120)), p.elsewhere(strings.Repeat("b", 120))
+	p.mustPrepare(v(here, former+"/first", "SRR5204809"))
+	p.wantHot(v(here, former+"/first", "SRR5204809"))
+	p.wantHot(v(alike, former+"/other", "SRR5204810"))
+	p.wantCold(v(alike, former+"/third", "SRR5204810"), "the variable OLDPWD has a value of another form")
+}
+
 func TestFingerprint(t *testing.T) {
 	p := newPlace(t)
 	v := invocation{args: []string{"-e", "stop", "index", "{input:SRR5204809_1.fq}"}}

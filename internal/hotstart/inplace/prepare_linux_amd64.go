@@ -831,27 +831,15 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 // one of two preparations has looked. It returns "" if there is none. The path may be in a
 // late variable, and the fingerprint has only the files at which A has looked. A tool that
 // resolves the path of its working directory (realpath(3)) asks the directories above it for
-// the targets of symlinks, and none of them is one: plan.Resolves notes that.
+// the targets of symlinks, and none of them is one: plan.Resolves notes that. A shell asks
+// what these directories are.
 func (p *preparation) otherLook(a, b *trial) string {
-	set := func(t *trial) map[string][]tracer.AccessOp {
-		all := map[string][]tracer.AccessOp{}
-		for _, l := range t.looks {
-			l, ok := hotstart.OfOthers(l)
-			if ok && l.Op != tracer.AccessFact && !hotstart.Below(l.Path, p.scratch) && !hotstart.Below(l.Path, p.other) {
-				all[l.Path] = append(all[l.Path], l.Op)
-			}
-		}
-		return all
-	}
-	links := func(ops []tracer.AccessOp) bool {
-		return !slices.ContainsFunc(ops, func(op tracer.AccessOp) bool { return op != tracer.AccessLink })
-	}
-	inA, inB := set(a), set(b)
-	for i, one := range [][2]map[string][]tracer.AccessOp{{inA, inB}, {inB, inA}} {
-		for path, ops := range one[0] {
+	for _, two := range [][2]*trial{{a, b}, {b, a}} {
+		other := p.paths(two[1])
+		for path, ops := range p.paths(two[0]) {
 			switch {
-			case one[1][path] != nil:
-			case links(ops) && hotstart.Below([]*trial{a, b}[i].dir, path):
+			case other[path] != nil:
+			case two[0].resolves(path, ops):
 				p.snap.plan.Resolves = true
 			default:
 				return path
@@ -859,6 +847,26 @@ func (p *preparation) otherLook(a, b *trial) string {
 		}
 	}
 	return ""
+}
+
+// paths returns the looks of a preparation outside of the directories of trials.
+func (p *preparation) paths(t *trial) map[string][]tracer.AccessOp {
+	all := map[string][]tracer.AccessOp{}
+	for _, l := range t.looks {
+		l, ok := hotstart.OfOthers(l)
+		if ok && l.Op != tracer.AccessFact && !hotstart.Below(l.Path, p.scratch) && !hotstart.Below(l.Path, p.other) {
+			all[l.Path] = append(all[l.Path], l.Op)
+		}
+	}
+	return all
+}
+
+// resolves reports whether looks at a path can belong to the resolution of the path of the
+// working directory.
+func (t *trial) resolves(path string, ops []tracer.AccessOp) bool {
+	return hotstart.Below(t.dir, path) && !slices.ContainsFunc(ops, func(op tracer.AccessOp) bool {
+		return op != tracer.AccessLink && op != tracer.AccessStat
+	})
 }
 
 // parts compares the parts of the inputs that A and another preparation have read.
@@ -914,8 +922,15 @@ func (p *preparation) fingerprint(paths []string) error {
 	}
 	seen := map[hotstart.Stamp]bool{}
 	var relative []hotstart.Stamp
+	var other map[string][]tracer.AccessOp
+	if len(p.trials) > 1 {
+		other = p.paths(p.trials[1])
+	}
 	for _, l := range t.looks {
 		l, ok := hotstart.OfOthers(l)
+		if t.resolves(l.Path, []tracer.AccessOp{l.Op}) && other[l.Path] == nil {
+			continue // each call has other directories above its own
+		}
 		if !ok || whole[l.Path] && t.relative[l.Path] == "" || p.snap.Refused != "" && l.Op == tracer.AccessFact {
 			continue
 		}

@@ -628,6 +628,9 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		return false, t.move(l)
 	}
 	name := t.name(k.Path)
+	if former, _ := lookup(t.call.Env, formerDir); name.Word == -2 && l.Op == tracer.AccessStat && l.Path == t.values[formerDir] && isDirectory(former) {
+		return false, t.overlay.Redirect(l, t.scratch, "") // a shell asks whether it is a directory
+	}
 	changes := l.Op == tracer.AccessWrite || l.Op == tracer.AccessChange
 	if changes && name.Word > -2 && !t.contains(t.here(name)) {
 		return false, unfit("it writes to %s through a link", k.Path)

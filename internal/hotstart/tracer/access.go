@@ -27,7 +27,8 @@ type AccessOp string
 const (
 	AccessOpen   AccessOp = "open"   // for reading, or of a directory
 	AccessWrite  AccessOp = "write"  // open with write access, or create
-	AccessStat   AccessOp = "stat"   // stat, access and the like
+	AccessStat   AccessOp = "stat"   // stat and the like
+	AccessAllows AccessOp = "allows" // access(2): whether a file exists, and the process may use it
 	AccessLink   AccessOp = "link"   // readlink
 	AccessSocket AccessOp = "socket" // makes a socket; no path
 	AccessRead   AccessOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay

@@ -1,10 +1,10 @@
 package frozen
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -280,34 +280,79 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 	if file.Size, err = unix.FcntlInt(in.Fd(), unix.F_GETPIPE_SZ, 0); err != nil || waiting == 0 || o.fd != reader {
 		return file, err
 	}
-	if slices.ContainsFunc(all, func(e open) bool { return e.fd == writer && e.flags&unix.O_DIRECT != 0 }) {
-		return file, refuse("it has written packets to a pipe that it has not read yet: %s", name)
+	parts, err := peekPipe(in, waiting, file.Size)
+	if err != nil {
+		return file, err
 	}
-	file.Content, err = peekPipe(in, waiting, file.Size)
+	file.Content = bytes.Join(parts, nil)
+	if slices.ContainsFunc(parts[:len(parts)-1], func(b []byte) bool { return len(b) != pageSize }) || len(parts[len(parts)-1]) > pageSize {
+		return file, refuse("the room in one of its pipes cannot be restored: %s", name)
+	}
+	if f.like != nil {
+		return file, nil // it is compared, and not started
+	}
+	room, err := f.roomAtEnd(in, writer, parts, file.Size)
+	if err == nil && !room {
+		err = refuse("the room in one of its pipes cannot be restored: %s", name)
+	}
 	return file, err
 }
 
-// peekPipe returns the bytes in a pipe, and leaves them there.
-func peekPipe(in *os.File, waiting, size int) ([]byte, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
+// peekPipe returns the bytes in a pipe, and leaves them there. Each part has the bytes of one of
+// the pipe's buffers.
+func peekPipe(in *os.File, waiting, size int) (parts [][]byte, err error) {
+	var pipes [2][2]int // a copy, and a pipe with a single buffer
+	for i, size := range []int{size, pageSize} {
+		if err := unix.Pipe2(pipes[i][:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+			return nil, os.NewSyscallError("pipe2", err)
+		}
+		defer unix.Close(pipes[i][0])
+		defer unix.Close(pipes[i][1])
+		if _, err := unix.FcntlInt(uintptr(pipes[i][1]), unix.F_SETPIPE_SZ, size); err != nil {
+			return nil, os.NewSyscallError("set the size of a pipe", err)
+		}
 	}
-	defer r.Close()
-	defer w.Close()
-	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, size); err != nil {
-		return nil, os.NewSyscallError("set the size of a pipe", err)
-	}
-	n, err := unix.Tee(int(in.Fd()), int(w.Fd()), waiting, unix.SPLICE_F_NONBLOCK)
+	n, err := unix.Tee(int(in.Fd()), pipes[0][1], waiting, unix.SPLICE_F_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("tee", err)
 	}
 	if int(n) != waiting {
 		return nil, fmt.Errorf("copied %d of %d bytes in a pipe", n, waiting)
 	}
-	b := make([]byte, waiting)
-	_, err = io.ReadFull(r, b)
-	return b, err
+	for left := waiting; left > 0; {
+		n, err := unix.Splice(pipes[0][0], nil, pipes[1][1], nil, left, unix.SPLICE_F_NONBLOCK)
+		if err != nil {
+			return nil, os.NewSyscallError("splice", err)
+		}
+		b := make([]byte, n)
+		if read, err := unix.Read(pipes[1][0], b); err != nil || read != len(b) {
+			return nil, fmt.Errorf("read %d of %d bytes in a pipe: %v", read, n, err)
+		}
+		parts, left = append(parts, b), left-len(b)
+	}
+	return parts, nil
+}
+
+// roomAtEnd reports whether a write to a pipe fills the page of its last buffer, as it does in a
+// pipe that was written at once: the process may have read the first bytes of that page, or have
+// written a packet. The bytes of the test stay in the pipe, so the process cannot go on, or else
+// roomAtEnd only knows that a full buffer has no room.
+func (f *freezer) roomAtEnd(in *os.File, writer int, parts [][]byte, size int) (bool, error) {
+	last := parts[len(parts)-1]
+	if len(last) == pageSize || !f.ends {
+		return len(last) == pageSize, nil
+	}
+	out, err := unix.Open(f.proc(fmt.Sprintf("fd/%d", writer)), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(out)
+	n, err := unix.Write(out, make([]byte, pageSize-len(last)))
+	if err != nil {
+		return false, nil // there is no room
+	}
+	now, err := peekPipe(in, len(bytes.Join(parts, nil))+n, size)
+	return len(now) == len(parts), err
 }
 
 func (f *freezer) event(file File, o *open) (File, error) {

@@ -61,6 +61,18 @@ func TestFuzz(t *testing.T) {
 	}
 }
 
+// TestPipeRoom freezes a program that has written to a pipe and read parts of pages. A new pipe
+// with the same bytes would take a write for which there is no room in the old one.
+func TestPipeRoom(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	refused := map[string]int{}
+	fuzzOne(t, build(t, "fuzz"), 117092657, refused)
+	if refused["the room in one of its pipes cannot be restored"] != 1 {
+		t.Errorf("refused: %v", refused)
+	}
+}
+
 // fuzzOne runs one program cold once and hot twice, and reports whether it was frozen.
 func fuzzOne(t *testing.T, prog string, seed uint64, refused map[string]int) bool {
 	t.Helper()
@@ -132,7 +144,7 @@ func compare(t *testing.T, argv ...string) error {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	im, err := Freeze(Source{Proc: p, Base: base, Dir: work}, f)
+	im, err := Freeze(Source{Proc: p, Base: base, Dir: work, Ends: true}, f)
 	p.Kill()
 	finished(t, p)
 	if err != nil {

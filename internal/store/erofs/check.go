@@ -831,9 +831,15 @@ func (c *Checker) spilled(b int64) error {
 	case spillDir:
 		d := c.dirs[s.pos]
 		var p []byte
-		if p, err = c.bytes(b<<blockBits, int(min(BlockSize, d.size-s.at<<blockBits))); err == nil {
-			err = c.entries(s.pos, d, s.at, p)
+		if p, err = c.bytes(b<<blockBits, BlockSize); err != nil {
+			return err
 		}
+		// Linux 6.1 takes the bytes behind the last name for a part of it, up to a zero.
+		end := min(BlockSize, d.size-s.at<<blockBits)
+		if !zero(p[end:]) {
+			return c.refuse(place{s.pos, true}, "bytes behind the names of a block of entries")
+		}
+		err = c.entries(s.pos, d, s.at, p[:end])
 	case spillMap:
 		err = c.blockMap(b, s)
 	case spillTarget:

@@ -218,6 +218,30 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
+// Linux 6.1 takes bytes behind the last name of a directory for a part of the name.
+func TestCheckBehindNames(t *testing.T) {
+	images, metas := checkedImages(t)
+	le := binary.LittleEndian
+	tried := 0
+	for i, b := range images {
+		for _, at := range inodesOf(t, b) {
+			size := int64(le.Uint64(b[at+8:]))
+			if mode, layout := le.Uint16(b[at+4:]), b[at]>>1; mode&0o170000 != typeDir || layout != 0 || size%erofs.BlockSize == 0 {
+				continue
+			}
+			tried++
+			bad := slices.Clone(b)
+			bad[int64(le.Uint32(b[at+16:]))*erofs.BlockSize+size] = 'x'
+			if err := checkAll(bad, metas[i]); err == nil || !strings.Contains(err.Error(), "bytes behind the names") {
+				t.Errorf("image %d, inode at %d: %v", i, at, err)
+			}
+		}
+	}
+	if tried == 0 {
+		t.Error("no directory ends in a block of its own")
+	}
+}
+
 func replaceOnce(t *testing.T, b []byte, old, new string) {
 	t.Helper()
 	i := bytes.Index(b, []byte(old))

@@ -172,24 +172,9 @@ they are read. Exits with 1 if a part was wrong.`,
 				_, err = fmt.Fprintf(a.stdout, "%d trees, %s in %d chunks: %d wrong\n", r.Trees, units.Size(r.Bytes), r.Chunks, len(r.Wrong))
 			}
 			if err == nil && len(r.Wrong) > 0 {
-				err = &cacheDamage{len(r.Wrong)}
+				err = exit.Errorf(exit.Failed, "they were removed, and are fetched again when they are read; check the disk", "%d parts of the cache were damaged", len(r.Wrong))
 			}
 			return err
 		},
 	}
-}
-
-// cacheDamage reports damaged parts of the cache, which were removed.
-type cacheDamage struct{ n int }
-
-func (e *cacheDamage) Error() string {
-	return fmt.Sprintf("%d parts of the cache were damaged", e.n)
-}
-
-// ExitCode implements exit.Coded.
-func (*cacheDamage) ExitCode() exit.Code { return exit.Failed }
-
-// Hint returns the advice for the user.
-func (e *cacheDamage) Hint() string {
-	return "they were removed, and are fetched again when they are read; check the disk"
 }

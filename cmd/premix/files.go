@@ -1,12 +1,7 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
-
-	"premix/internal/files"
-	"premix/internal/kit/exit"
 )
 
 func (a *app) filesCommand() *cobra.Command {
@@ -28,15 +23,3 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDu(), a.filesFind(), a.filesDiff(), a.filesPolicy(), a.filesUnpack(), a.filesRemount(), a.filesMount())
 	return cmd
 }
-
-// unreadFiles reports a table that was written without files that could not be read.
-type unreadFiles struct{ sum *files.Summary }
-
-func (e *unreadFiles) Error() string {
-	return fmt.Sprintf("%d of %d entries could not be read; their rows in %s have the reasons", e.sum.Unread, e.sum.Entries, e.sum.Table)
-}
-
-// ExitCode implements exit.Coded.
-func (*unreadFiles) ExitCode() exit.Code { return exit.Failed }
-
-func (e *unreadFiles) Hint() string { return "scan as a user who may read everything, such as root" }

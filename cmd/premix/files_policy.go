@@ -131,20 +131,6 @@ func (a *app) policy(o *policyFlags, rules, table string) error {
 	return a.printPolicyPlan(p)
 }
 
-// unappliedFiles reports that some actions of a policy failed.
-type unappliedFiles struct{ rep *policy.Report }
-
-func (e *unappliedFiles) Error() string {
-	return fmt.Sprintf("%d of %d actions failed", e.rep.Failed, e.rep.Actions)
-}
-
-// ExitCode implements exit.Coded.
-func (*unappliedFiles) ExitCode() exit.Code { return exit.Failed }
-
-func (e *unappliedFiles) Hint() string {
-	return "the reasons are in " + filepath.Join(e.rep.Journal, "audit.jsonl") + ", on lines with failed"
-}
-
 func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, t *files.Table, c *policy.Candidates) error {
 	var last atomic.Pointer[policy.Report]
 	last.Store(&policy.Report{})
@@ -167,7 +153,7 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 		err = a.printPolicyReport(rep)
 	}
 	if err == nil && rep.Failed > 0 {
-		err = &unappliedFiles{rep}
+		err = exit.Errorf(exit.Failed, "the reasons are in "+filepath.Join(rep.Journal, "audit.jsonl")+", on lines with failed", "%d of %d actions failed", rep.Failed, rep.Actions)
 	}
 	return err
 }

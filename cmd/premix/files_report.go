@@ -56,7 +56,7 @@ self-contained page of tables and histograms is written.`,
 // writeUsagePage writes the page, which appears whole or not at all.
 func writeUsagePage(path string, u *files.Usage) error {
 	if err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return page.Write(w, u) }); err != nil {
-		return &files.WriteError{Path: path, Err: err}
+		return files.CannotWrite(path, err)
 	}
 	return nil
 }

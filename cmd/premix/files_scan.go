@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/internal/files"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/outputs"
 	"premix/internal/kit/units"
 )
@@ -55,7 +56,7 @@ be read has a row with the reason, and the exit code is then 1.`,
 				err = a.printScan(sum)
 			}
 			if err == nil && sum.Unread > 0 {
-				err = &unreadFiles{sum}
+				err = exit.Errorf(exit.Failed, "scan as a user who may read everything, such as root", "%d of %d entries could not be read; their rows in %s have the reasons", sum.Unread, sum.Entries, sum.Table)
 			}
 			return err
 		},

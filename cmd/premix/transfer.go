@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
-	"premix/internal/kit/exit"
 	"premix/internal/transfer"
 )
 
@@ -31,14 +28,3 @@ premix help transfer has the page about it.`,
 	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())
 	return cmd
 }
-
-// failedCopies is the error of a bench with failed copies.
-type failedCopies struct{ failed, all int }
-
-func (e *failedCopies) Error() string {
-	return fmt.Sprintf("%d of %d copies failed; the others are measured", e.failed, e.all)
-}
-
-// ExitCode implements exit.Coded.
-func (*failedCopies) ExitCode() exit.Code { return exit.Failed }
-func (e *failedCopies) Hint() string      { return "the cause of each is in its row of transfers-*.jsonl" }

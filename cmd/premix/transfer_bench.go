@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
 	"premix/internal/transfer"
 	"premix/internal/transfer/link"
@@ -146,7 +147,7 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 		fmt.Fprintf(a.stdout, "%d copies, %d failed, %d disturbed: %s\n", sum.Copies, sum.Failed, sum.Disturbed, o.Out)
 	}
 	if sum.Failed > 0 {
-		return &failedCopies{sum.Failed, sum.Copies}
+		return exit.Errorf(exit.Failed, "the cause of each is in its row of transfers-*.jsonl", "%d of %d copies failed; the others are measured", sum.Failed, sum.Copies)
 	}
 	return nil
 }

@@ -18,17 +18,6 @@ import (
 	"premix/internal/kit/units"
 )
 
-// watchServerError is returned if a premix watch does not answer.
-type watchServerError struct{ server, text, hint string }
-
-func (e *watchServerError) Error() string { return e.server + ": " + e.text }
-
-// ExitCode implements exit.Coded.
-func (*watchServerError) ExitCode() exit.Code { return exit.Origin }
-
-// Hint returns the hint for the user.
-func (e *watchServerError) Hint() string { return e.hint }
-
 func (a *app) watchAdvise() *cobra.Command {
 	var server, tokenFile string
 	days := countFlag(7)
@@ -119,12 +108,12 @@ func (a *app) askUsage(cmd *cobra.Command, server, tokenFile, user string, days 
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return nil, &watchServerError{u.Host, err.Error(), "start premix watch, or name another one with --server"}
+		return nil, exit.Errorf(exit.Origin, "start premix watch, or name another one with --server", "%s: %w", u.Host, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return nil, &watchServerError{u.Host, err.Error(), ""}
+		return nil, exit.Errorf(exit.Origin, "", "%s: %w", u.Host, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		var refused struct{ Error, Hint string }
@@ -135,11 +124,11 @@ func (a *app) askUsage(cmd *cobra.Command, server, tokenFile, user string, days 
 		if resp.StatusCode == http.StatusUnauthorized {
 			hint = "name the file of its token with --token-file"
 		}
-		return nil, &watchServerError{u.Host, refused.Error, hint}
+		return nil, exit.Errorf(exit.Origin, hint, "%s: %s", u.Host, refused.Error)
 	}
 	r := &usageAnswer{}
 	if err := json.Unmarshal(body, r); err != nil {
-		return nil, &watchServerError{u.Host, "it is not a premix watch", "name its address with --server"}
+		return nil, exit.Errorf(exit.Origin, "name its address with --server", "%s: %s", u.Host, "it is not a premix watch")
 	}
 	return r, nil
 }

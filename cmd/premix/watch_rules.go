@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
 	"premix/internal/watch/alert"
 	"premix/internal/watch/collect"
@@ -103,7 +104,7 @@ func (a *app) sendTest(cmd *cobra.Command, rules *alert.Rules) error {
 			ID: "0", Rule: "test", Severity: "info", Name: "test", Series: "test", Labels: map[string]string{"node": node}, State: alert.Resolved,
 			Since: now, Fired: now, Ended: now, Text: "this message shows that alerts arrive"}}}
 		if err := new(alert.Sender).Send(cmd.Context(), r, m); err != nil {
-			failed = append(failed, &alert.SendError{Receiver: r.Name, Err: err})
+			failed = append(failed, exit.Errorf(exit.Origin, "check the address, the token or password, and that the receiver is running", "receiver %s: %w", r.Name, err))
 			continue
 		}
 		if !a.json {

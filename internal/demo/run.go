@@ -77,20 +77,6 @@ type Result struct {
 	Dir     string  `json:"dir"`
 }
 
-// Error is a demonstration that could not be done, or that did not succeed.
-type Error struct {
-	Reason, HintText string
-	Code             exit.Code
-}
-
-func (e *Error) Error() string { return e.Reason }
-
-// Hint implements the interface of errors with a hint.
-func (e *Error) Hint() string { return e.HintText }
-
-// ExitCode implements exit.Coded.
-func (e *Error) ExitCode() exit.Code { return e.Code }
-
 // mark is the file that shows that a directory is a demonstration's, and may be replaced.
 const mark = ".premix-demo"
 
@@ -129,7 +115,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	for _, row := range result.Rows {
 		if row.Equal != samples {
-			return result, &Error{fmt.Sprintf("%d outputs of the run %q differ from the cold ones", samples-row.Equal, row.Name), "please report this, with " + d.Out, exit.Failed}
+			return result, exit.Errorf(exit.Failed, "please report this, with "+d.Out, "%d outputs of the run %q differ from the cold ones", samples-row.Equal, row.Name)
 		}
 	}
 	return result, nil
@@ -153,34 +139,34 @@ func (d *demonstration) home() string { return filepath.Join(d.Out, "home") }
 // begin makes the directory with the reference, the samples and the recipe.
 func (d *demonstration) begin() (err error) {
 	if d.self, err = os.Executable(); err != nil {
-		return &Error{fmt.Sprintf("the program premix is not found: %v", err), "mount /proc: mount -t proc proc /proc", exit.Unavailable}
+		return exit.Errorf(exit.Unavailable, "mount /proc: mount -t proc proc /proc", "the program premix is not found: %v", err)
 	}
 	switch d.Tool {
 	case BuiltIn:
 		d.tool = filepath.Join(filepath.Dir(d.self), alignerName)
 		if _, err := os.Stat(d.tool); err != nil {
-			return &Error{"the aligner of the demonstration is missing: " + d.tool, "install premix-demo beside premix, or give --tool minimap2", exit.Usage}
+			return exit.Errorf(exit.Usage, "install premix-demo beside premix, or give --tool minimap2", "the aligner of the demonstration is missing: %s", d.tool)
 		}
 	case Minimap2:
 		if d.tool, err = exec.LookPath(string(Minimap2)); err != nil {
-			return &Error{"minimap2 is not on PATH", "install it, or leave out --tool", exit.Usage}
+			return exit.Errorf(exit.Usage, "install it, or leave out --tool", "minimap2 is not on PATH")
 		}
 	default:
-		return &Error{fmt.Sprintf("there is no aligner %q", d.Tool), "it is built-in or minimap2", exit.Usage}
+		return exit.Errorf(exit.Usage, "it is built-in or minimap2", "there is no aligner %q", d.Tool)
 	}
 	if d.Out, err = filepath.Abs(d.Out); err != nil {
 		return err
 	}
 	if entries, err := os.ReadDir(d.Out); err == nil && len(entries) > 0 {
 		if _, err := os.Stat(filepath.Join(d.Out, mark)); err != nil {
-			return &Error{d.Out + " has other files", "name a directory that does not exist: --out DIR", exit.Directory}
+			return exit.Errorf(exit.Directory, "name a directory that does not exist: --out DIR", "%s has other files", d.Out)
 		}
 		if err := os.RemoveAll(d.Out); err != nil {
-			return &Error{err.Error(), "name another directory: --out DIR", exit.Directory}
+			return exit.Errorf(exit.Directory, "name another directory: --out DIR", "%w", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(d.Out, "ref"), 0o777); err != nil {
-		return &Error{err.Error(), "name a directory that you may make: --out DIR", exit.Directory}
+		return exit.Errorf(exit.Directory, "name a directory that you may make: --out DIR", "%w", err)
 	}
 	if err := os.WriteFile(filepath.Join(d.Out, mark), nil, 0o666); err != nil {
 		return err
@@ -220,7 +206,7 @@ func (d *demonstration) index(r *aligner.Reference) error {
 	fasta := filepath.Join(d.Out, "genome.fa")
 	out, err := exec.Command(d.tool, "-t", "2", "-k", "21", "-w", "50", "-d", filepath.Join(d.Out, "ref/genome.mmi"), fasta).CombinedOutput()
 	if err != nil {
-		return &Error{"minimap2 could not make its index: " + lastLine(out), "see its message; the disk needs 1 GB", exit.Failed}
+		return exit.Errorf(exit.Failed, "see its message; the disk needs 1 GB", "minimap2 could not make its index: %s", lastLine(out))
 	}
 	return os.Remove(fasta)
 }
@@ -252,7 +238,7 @@ func (d *demonstration) file(base string, write func(io.Writer) error) error {
 		err = errors.Join(write(f), f.Close())
 	}
 	if err != nil {
-		return &Error{err.Error(), "the demonstration needs 600 MB of disk: --out DIR names another place", exit.Directory}
+		return exit.Errorf(exit.Directory, "the demonstration needs 600 MB of disk: --out DIR names another place", "%w", err)
 	}
 	return nil
 }
@@ -279,11 +265,11 @@ func (d *demonstration) run(ctx context.Context, name, start string) (*Row, erro
 	log, err := d.premix(ctx, "run", "recipe.yaml", "samples.csv", "--out", dir, "--start", start, "-j", "1", "--verify", "none")
 	whole := time.Since(began).Seconds()
 	if err != nil {
-		return nil, &Error{fmt.Sprintf("the run %q failed: %s", name, lastLine(log)), hintOf(log, "see "+filepath.Join(d.Out, dir)), exit.Failed}
+		return nil, exit.Errorf(exit.Failed, hintOf(log, "see "+filepath.Join(d.Out, dir)), "the run %q failed: %s", name, lastLine(log))
 	}
 	text, err := d.premix(ctx, "report", dir, "--json")
 	if err != nil {
-		return nil, &Error{fmt.Sprintf("the run %q has no report: %s", name, lastLine(text)), "see " + filepath.Join(d.Out, dir), exit.Failed}
+		return nil, exit.Errorf(exit.Failed, "see "+filepath.Join(d.Out, dir), "the run %q has no report: %s", name, lastLine(text))
 	}
 	var report struct{ Tasks []task }
 	if err := json.Unmarshal(text, &report); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/exit"
 	"premix/internal/kit/unmount"
 )
 
@@ -227,7 +228,7 @@ func TestSeveralRootsAndOneFileSystem(t *testing.T) {
 	for _, roots := range [][]string{{a, a}, {a, a + "/x"}, {a + "/x/", a}, {a + "/none"}, {a + "/x/one"}} {
 		table := filepath.Join(t.TempDir(), "t")
 		_, err := Scan(context.Background(), Options{Roots: roots, Table: table})
-		var re *RootError
+		var re *exit.Error
 		if !errors.As(err, &re) {
 			t.Errorf("%v: %v", roots, err)
 		}

@@ -2,7 +2,6 @@ package files
 
 import (
 	"cmp"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,23 +36,6 @@ func (s *Subtree) add(e *Entry) {
 		s.Unread++
 	}
 }
-
-// OutsideError is returned for a directory that a scan does not have.
-type OutsideError struct {
-	Dir   string
-	Table string
-	Roots []string
-}
-
-func (e *OutsideError) Error() string {
-	return fmt.Sprintf("%s has no directory %s", e.Table, e.Dir)
-}
-
-// ExitCode implements exit.Coded.
-func (*OutsideError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint names the scanned directories.
-func (e *OutsideError) Hint() string { return "it is a scan of " + strings.Join(e.Roots, ", ") }
 
 // subtrees collects the directories down to a depth below one.
 type subtrees struct {
@@ -92,7 +74,7 @@ func (t *Table) Subtrees(dir string, depth int) ([]*Subtree, error) {
 		return nil, err
 	}
 	if !s.found {
-		return nil, &OutsideError{dir, t.Path, t.Roots}
+		return nil, exit.Errorf(exit.Usage, "it is a scan of "+strings.Join(t.Roots, ", "), "%s has no directory %s", t.Path, dir)
 	}
 	for _, e := range linked {
 		s.add(&e)

@@ -97,13 +97,13 @@ type writer struct {
 func newWriter(path string) (_ *writer, err error) {
 	w := &writer{path: path, at: int64(len(parquetparts.Magic))}
 	if w.meta, err = parquetparts.Metadata[Entry](); err != nil {
-		return nil, &WriteError{path, err}
+		return nil, CannotWrite(path, err)
 	}
 	if w.f, err = beneath.Create(path, 0o666); err != nil {
-		return nil, &WriteError{path, err}
+		return nil, CannotWrite(path, err)
 	}
 	if _, err = w.f.WriteString(parquetparts.Magic); err != nil {
-		return nil, w.close(&WriteError{path, err})
+		return nil, w.close(CannotWrite(path, err))
 	}
 	return w, nil
 }
@@ -123,6 +123,11 @@ func (w *writer) footer() error {
 	return err
 }
 
+// CannotWrite is the error for a file of results.
+func CannotWrite(path string, err error) error {
+	return exit.Errorf(exit.Directory, "name a file in a directory that you can write to, on a disk with enough free space", "cannot write %s: %w", path, err)
+}
+
 // close renames the file to its final name, or removes it if err is not nil. It returns
 // err, or the reason why the file could not be finished.
 func (w *writer) close(err error) error {
@@ -135,26 +140,9 @@ func (w *writer) close(err error) error {
 		err = w.f.Commit(beneath.Durable)
 	}
 	if err != nil {
-		return &WriteError{w.path, err}
+		return CannotWrite(w.path, err)
 	}
 	return nil
-}
-
-// WriteError is returned for a table that could not be written.
-type WriteError struct {
-	Path string
-	Err  error
-}
-
-func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", e.Path, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*WriteError) ExitCode() exit.Code { return exit.Directory }
-func (e *WriteError) Unwrap() error     { return e.Err }
-
-// Hint names a place where a table can be written.
-func (e *WriteError) Hint() string {
-	return "name a file in a directory that you can write to, on a disk with enough free space"
 }
 
 // group collects the rows of a row group. It keeps full pages encoded, and the rows of one
@@ -233,7 +221,7 @@ func (g *group) page() error {
 	g.rows += g.n
 	g.n, g.names = 0, g.names[:0]
 	if err := errors.Join(errs...); err != nil {
-		return &WriteError{g.w.path, err}
+		return CannotWrite(g.w.path, err)
 	}
 	return nil
 }
@@ -248,7 +236,7 @@ func (g *group) flush() error {
 	err = g.write()
 	g.w.mu.Unlock()
 	if err != nil {
-		return &WriteError{g.w.path, err}
+		return CannotWrite(g.w.path, err)
 	}
 	g.rows = 0
 	g.name.reset()

@@ -58,23 +58,13 @@ type Summary struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// mostProblems is the highest number of problems in a summary.
-const mostProblems = 20
-
-// RootError is returned for a root that cannot be scanned.
-type RootError struct {
-	Root string
-	Err  error
+// cannotScan is the error for a root of a scan.
+func cannotScan(root string, err error) error {
+	return exit.Errorf(exit.Usage, "a scan begins at directories that can be read", "cannot scan %s: %w", root, err)
 }
 
-func (e *RootError) Error() string { return fmt.Sprintf("cannot scan %s: %v", e.Root, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*RootError) ExitCode() exit.Code { return exit.Usage }
-func (e *RootError) Unwrap() error     { return e.Err }
-
-// Hint describes a valid root.
-func (e *RootError) Hint() string { return "a scan begins at directories that can be read" }
+// mostProblems is the highest number of problems in a summary.
+const mostProblems = 20
 
 const (
 	// direntBuffer is the size of a worker's buffer for listings, in bytes.
@@ -101,11 +91,11 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	for _, root := range o.Roots {
 		abs, err := filepath.Abs(root)
 		if err != nil {
-			return nil, &RootError{root, err}
+			return nil, cannotScan(root, err)
 		}
 		for _, other := range sum.Roots {
 			if within(abs, other) || within(other, abs) {
-				return nil, &RootError{root, fmt.Errorf("it overlaps with %s, which is also a root", other)}
+				return nil, cannotScan(root, fmt.Errorf("it overlaps with %s, which is also a root", other))
 			}
 		}
 		sum.Roots = append(sum.Roots, abs)
@@ -284,12 +274,12 @@ const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 func (s *scan) root(given, abs string) error {
 	fd, err := unix.Open(abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &RootError{given, err}
+		return cannotScan(given, err)
 	}
 	j := listing{base: openedDir(fd), path: abs, in: abs, name: "."}
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &j.row); err != nil {
 		j.base.drop()
-		return &RootError{given, err}
+		return cannotScan(given, err)
 	}
 	j.mount = device(&j.row)
 	s.stack = append(s.stack, j)

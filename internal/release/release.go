@@ -28,27 +28,12 @@ const (
 // maxSums is the largest SHA256SUMS that is read: a release has some dozens of files.
 const maxSums = 1 << 20
 
-// Error is a release that must not be used, or that cannot be verified.
-type Error struct {
-	Reason   string
-	HintText string
-	code     exit.Code
-}
-
-func (e *Error) Error() string { return e.Reason }
-
-// Hint implements the interface of errors with a hint.
-func (e *Error) Hint() string { return e.HintText }
-
-// ExitCode implements exit.Coded.
-func (e *Error) ExitCode() exit.Code { return e.code }
-
 func untrusted(format string, args ...any) error {
-	return &Error{fmt.Sprintf(format, args...), "do not use these files: get the release again, from the place where its owner publishes it", exit.Trust}
+	return exit.Errorf(exit.Trust, "do not use these files: get the release again, from the place where its owner publishes it", format, args...)
 }
 
 func unusable(hint, format string, args ...any) error {
-	return &Error{fmt.Sprintf(format, args...), hint, exit.Usage}
+	return exit.Errorf(exit.Usage, hint, format, args...)
 }
 
 // ReadKey reads a public key from a file in PEM form.

@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"fmt"
 	"os"
 	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
@@ -18,19 +17,6 @@ const (
 	silenceMost  = 10 * time.Minute
 )
 
-// SilenceError is returned for a value of [SilenceVariable] that is not valid.
-type SilenceError struct{ Value string }
-
-func (e *SilenceError) Error() string {
-	return fmt.Sprintf("%s=%q is not a time from %s to %s", SilenceVariable, e.Value, silenceLeast, silenceMost)
-}
-
-// ExitCode implements exit.Coded.
-func (*SilenceError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint shows a valid value.
-func (e *SilenceError) Hint() string { return "write it as in 40s or 2m, or unset it" }
-
 var silence = sync.OnceValues(func() (time.Duration, error) {
 	text := os.Getenv(SilenceVariable)
 	if text == "" {
@@ -38,7 +24,7 @@ var silence = sync.OnceValues(func() (time.Duration, error) {
 	}
 	d, err := units.ParseDuration(text)
 	if err != nil || d < silenceLeast || d > silenceMost {
-		return silenceUsual, &SilenceError{text}
+		return silenceUsual, exit.Errorf(exit.Usage, "write it as in 40s or 2m, or unset it", "%s=%q is not a time from %s to %s", SilenceVariable, text, silenceLeast, silenceMost)
 	}
 	return d, nil
 })
@@ -60,7 +46,7 @@ func SilenceOf(asked time.Duration) time.Duration {
 	return min(max(asked, silenceLeast), silenceMost)
 }
 
-// CheckSilence returns a [*SilenceError] if the environment has an invalid value.
+// CheckSilence returns an error if the environment has an invalid value.
 func CheckSilence() error {
 	_, err := silence()
 	return err

@@ -45,16 +45,8 @@ type Request struct {
 // whole.
 const compared = "2.1.3"
 
-// MissingError is returned if DIAMOND is not installed.
-type MissingError struct{}
-
-func (*MissingError) Error() string { return "diamond is not on PATH" }
-
-// ExitCode implements exit.Coded.
-func (*MissingError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the command to install DIAMOND.
-func (*MissingError) Hint() string { return "install it: apt-get install diamond-aligner" }
+// errMissing is the error where DIAMOND is not installed.
+var errMissing = exit.Errorf(exit.Usage, "install it: apt-get install diamond-aligner", "diamond is not on PATH")
 
 // Run searches and prints the lines that DIAMOND would print. If DIAMOND ends with a status other
 // than 0, the error is a [part.ExitError]; its messages have been written to Stderr.
@@ -118,7 +110,7 @@ func Run(ctx context.Context, r Request) error {
 	}
 	f, err := os.Create(r.Options.Out)
 	if err != nil {
-		return &OptionError{err.Error(), "name a file that can be written with --out"}
+		return exit.Errorf(exit.Usage, "name a file that can be written with --out", "%w", err)
 	}
 	return errors.Join(s.merge(results, offset, true, f), f.Close())
 }
@@ -127,7 +119,7 @@ func Run(ctx context.Context, r Request) error {
 func (r *Request) order() (*part.Order, error) {
 	d, o := r.Database, r.Options
 	if !slices.Contains(Tools(), r.Tool) {
-		return nil, &OptionError{fmt.Sprintf("premix knows no search %q of DIAMOND", r.Tool), "it is one of " + strings.Join(Tools(), ", ")}
+		return nil, exit.Errorf(exit.Usage, "it is one of "+strings.Join(Tools(), ", "), "premix knows no search %q of DIAMOND", r.Tool)
 	}
 	if err := d.For(database.DIAMOND); err != nil {
 		return nil, err
@@ -139,14 +131,13 @@ func (r *Request) order() (*part.Order, error) {
 	args := slices.Clone(o.find)
 	if len(d.Fragments) > 1 {
 		if own := database.BlockValue(d.Block); block != d.Block {
-			return nil, &OptionError{fmt.Sprintf("diamond would search blocks of %s billion letters, and the fragments of %s are blocks of %s: it may find other hits", o.blockValue(), d.Name, own),
-				"give --block-size " + own + ", or add the database again with --block-size " + o.blockValue()}
+			return nil, exit.Errorf(exit.Usage, "give --block-size "+own+", or add the database again with --block-size "+o.blockValue(), "diamond would search blocks of %s billion letters, and the fragments of %s are blocks of %s: it may find other hits", o.blockValue(), d.Name, own)
 		}
 		if _, given := o.values["algo"]; !given {
 			if d.Letters < queryIndexed {
 				args = append(args, "--algo", "0")
 			} else if slices.ContainsFunc(d.Fragments, func(f database.Fragment) bool { return f.Letters < queryIndexed }) {
-				return nil, &OptionError{fmt.Sprintf("a fragment of %s is so small that diamond could choose another algorithm for it than for the whole", d.Name), "give --algo 0 or --algo 1"}
+				return nil, exit.Errorf(exit.Usage, "give --algo 0 or --algo 1", "a fragment of %s is so small that diamond could choose another algorithm for it than for the whole", d.Name)
 			}
 		}
 	}
@@ -173,7 +164,7 @@ func (r *Request) queries(dir string) (string, error) {
 			err = fmt.Errorf("%s is not a regular file, and it has to be read several times", path)
 		}
 		if err != nil {
-			return "", &OptionError{err.Error(), "name a file with --query, or give the queries to standard input"}
+			return "", exit.Errorf(exit.Usage, "name a file with --query, or give the queries to standard input", "%w", err)
 		}
 		return filepath.Abs(path)
 	}
@@ -215,7 +206,7 @@ func newSearch(order *part.Order, d *database.Database) (*search, error) {
 func parseOrder(order *part.Order) (*Options, error) {
 	n := len(order.Args) - len(hidden)
 	if n < 0 || !slices.Equal(order.Args[n:], hidden) {
-		return nil, &OptionError{fmt.Sprintf("the options %q are not those of a search of fragments", order.Args), "use the same premix on all machines"}
+		return nil, exit.Errorf(exit.Usage, "use the same premix on all machines", "the options %q are not those of a search of fragments", order.Args)
 	}
 	return ParseOptions(order.Args[:n])
 }
@@ -245,7 +236,7 @@ func (s *search) fragments(ctx context.Context, dir, queries string, processes, 
 			var exited *exec.ExitError
 			switch {
 			case errors.Is(err, exec.ErrNotFound):
-				return &MissingError{}
+				return errMissing
 			case errors.As(err, &exited):
 				code := exited.ExitCode()
 				if code < 0 {
@@ -302,7 +293,7 @@ func (Parts) Name() database.Program { return database.DIAMOND }
 func (Parts) Version(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "diamond", "version").Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", &MissingError{}
+		return "", errMissing
 	}
 	if err != nil {
 		return "", fmt.Errorf("diamond version: %w", err)
@@ -321,12 +312,12 @@ func (Parts) Check(order *part.Order) error {
 		return err
 	}
 	if !slices.Contains(Tools(), order.Tool) {
-		return &OptionError{fmt.Sprintf("there is no search %q of fragments", order.Tool), "use the same premix on all machines"}
+		return exit.Errorf(exit.Usage, "use the same premix on all machines", "there is no search %q of fragments", order.Tool)
 	}
 	table, _ := options()
 	for name := range o.values {
 		if name != "outfmt" && table[name].class != find {
-			return &OptionError{fmt.Sprintf("an order may not have the option --%s", name), "use the same premix on all machines"}
+			return exit.Errorf(exit.Usage, "use the same premix on all machines", "an order may not have the option --%s", name)
 		}
 	}
 	return nil

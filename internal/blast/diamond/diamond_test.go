@@ -8,6 +8,7 @@ import (
 
 	"premix/internal/blast/database"
 	"premix/internal/blast/part"
+	"premix/internal/kit/exit"
 )
 
 func TestParseOptions(t *testing.T) {
@@ -40,7 +41,7 @@ func TestParseOptions(t *testing.T) {
 		{"-d sp extra", false},
 	} {
 		o, err := ParseOptions(strings.Fields(c.args))
-		var refused *OptionError
+		var refused *exit.Error
 		if (err == nil) != c.ok || err != nil && !errors.As(err, &refused) {
 			t.Errorf("%s: %v", c.args, err)
 		}

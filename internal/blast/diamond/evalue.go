@@ -1,10 +1,11 @@
 package diamond
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"premix/internal/kit/exit"
 )
 
 // gumbel are the parameters of the statistics of alignments with BLOSUM62, by the penalties for
@@ -45,26 +46,26 @@ type scoring struct {
 // scoring returns the scoring of a search by tool in a database with so many letters.
 func (o *Options) scoring(tool string, letters int64) (*scoring, error) {
 	if m, ok := o.values["matrix"]; ok && !strings.EqualFold(m, "BLOSUM62") {
-		return nil, &OptionError{fmt.Sprintf("the e-values of the matrix %s are not known here, by which results are merged", m), "leave --matrix out, or run diamond itself"}
+		return nil, exit.Errorf(exit.Usage, "leave --matrix out, or run diamond itself", "the e-values of the matrix %s are not known here, by which results are merged", m)
 	}
 	penalty := [2]int{11, 1}
 	for i, name := range []string{"gapopen", "gapextend"} {
 		if text, ok := o.values[name]; ok {
 			n, err := strconv.Atoi(text)
 			if err != nil {
-				return nil, &OptionError{fmt.Sprintf("%q is not a penalty", text), "as in --gapopen 11"}
+				return nil, exit.Errorf(exit.Usage, "as in --gapopen 11", "%q is not a penalty", text)
 			}
 			penalty[i] = n
 		}
 	}
 	p, ok := gumbel[penalty]
 	if !ok {
-		return nil, &OptionError{fmt.Sprintf("BLOSUM62 has no statistics for the gap penalties %d and %d", penalty[0], penalty[1]), "as in --gapopen 11 --gapextend 1"}
+		return nil, exit.Errorf(exit.Usage, "as in --gapopen 11 --gapextend 1", "BLOSUM62 has no statistics for the gap penalties %d and %d", penalty[0], penalty[1])
 	}
 	if text, ok := o.values["dbsize"]; ok {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n <= 0 {
-			return nil, &OptionError{fmt.Sprintf("%q is not a number of letters", text), "as in --dbsize 1000000000"}
+			return nil, exit.Errorf(exit.Usage, "as in --dbsize 1000000000", "%q is not a number of letters", text)
 		}
 		letters = n
 	}

@@ -1,7 +1,6 @@
 package diamond
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,17 +62,6 @@ const (
 // count from 0.
 var hidden = []string{"qnum", "snum", "score", "slen", "qlen", "qframe", "evalue"}
 
-// OptionError is returned for an option that cannot be used.
-type OptionError struct{ reason, way string }
-
-func (e *OptionError) Error() string { return e.reason }
-
-// ExitCode implements exit.Coded.
-func (*OptionError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the way to correct the options.
-func (e *OptionError) Hint() string { return e.way }
-
 const runItself = "leave it out, or run diamond itself"
 
 // Options are the parsed options of one search with DIAMOND.
@@ -95,20 +83,20 @@ func ParseOptions(args []string) (*Options, error) {
 		name, ok := strings.CutPrefix(args[i], "--")
 		if !ok {
 			if name, ok = long[strings.TrimPrefix(args[i], "-")]; !ok || args[i][0] != '-' {
-				return nil, &OptionError{fmt.Sprintf("%q is not an option of DIAMOND for searches of fragments", args[i]), "options and values are separate words, as in -k 5; some options are refused, since they compare what is in different fragments"}
+				return nil, exit.Errorf(exit.Usage, "options and values are separate words, as in -k 5; some options are refused, since they compare what is in different fragments", "%q is not an option of DIAMOND for searches of fragments", args[i])
 			}
 		}
 		p := table[name]
 		if p.class == unknown {
-			return nil, &OptionError{fmt.Sprintf("the results with --%s cannot be merged exactly", name), runItself}
+			return nil, exit.Errorf(exit.Usage, runItself, "the results with --%s cannot be merged exactly", name)
 		}
 		if _, again := o.values[name]; again {
-			return nil, &OptionError{fmt.Sprintf("the option --%s is there twice", name), "leave one of them out"}
+			return nil, exit.Errorf(exit.Usage, "leave one of them out", "the option --%s is there twice", name)
 		}
 		given := args[i : i+1]
 		if p.value {
 			if i+1 == len(args) {
-				return nil, &OptionError{fmt.Sprintf("the option --%s has no value", name), "give one"}
+				return nil, exit.Errorf(exit.Usage, "give one", "the option --%s has no value", name)
 			}
 			i++
 			given = args[i-1 : i+1]
@@ -132,7 +120,7 @@ func ParseOptions(args []string) (*Options, error) {
 	if text, ok := o.values["threads"]; ok {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return nil, &OptionError{fmt.Sprintf("%q is not a number of threads", text), "as in --threads 4"}
+			return nil, exit.Errorf(exit.Usage, "as in --threads 4", "%q is not a number of threads", text)
 		}
 		o.Threads = n
 	}
@@ -143,12 +131,12 @@ func ParseOptions(args []string) (*Options, error) {
 // outfmt reads the format and its columns.
 func (o *Options) outfmt(chosen []string) error {
 	if f := o.values["outfmt"]; f != "6" {
-		return &OptionError{fmt.Sprintf("results in the format %s cannot be merged", f), "give --outfmt 6, with columns if needed"}
+		return exit.Errorf(exit.Usage, "give --outfmt 6, with columns if needed", "results in the format %s cannot be merged", f)
 	}
 	known := strings.Fields(columns)
 	for _, c := range chosen {
 		if !slices.Contains(known, c) {
-			return &OptionError{fmt.Sprintf("the column %s cannot be merged exactly", c), "choose among " + columns}
+			return exit.Errorf(exit.Usage, "choose among "+columns, "the column %s cannot be merged exactly", c)
 		}
 	}
 	if len(chosen) > 0 {
@@ -165,7 +153,7 @@ func (o *Options) targets() (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, &OptionError{fmt.Sprintf("%q is not a number of targets", text), "as in --max-target-seqs 25"}
+		return 0, exit.Errorf(exit.Usage, "as in --max-target-seqs 25", "%q is not a number of targets", text)
 	}
 	return n, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"premix/internal/blast/archive"
 	"premix/internal/blast/part"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/regex"
 )
 
@@ -33,7 +34,7 @@ type Job struct {
 func Batched(ctx context.Context, r Request, jobs []Job) error {
 	o := r.Options
 	if o.Query != "" || o.Out != "" || o.help {
-		return &OptionError{"a group of searches has its queries and outputs elsewhere", "leave -query and -out out"}
+		return exit.Errorf(exit.Usage, "leave -query and -out out", "a group of searches has its queries and outputs elsewhere")
 	}
 	if err := known(r.Program); err != nil {
 		return err

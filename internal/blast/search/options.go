@@ -69,17 +69,6 @@ func options() map[string]option {
 	return table
 }
 
-// OptionError is returned for an option that cannot be used.
-type OptionError struct{ reason, way string }
-
-func (e *OptionError) Error() string { return e.reason }
-
-// ExitCode implements exit.Coded.
-func (*OptionError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the way to correct the options.
-func (e *OptionError) Hint() string { return e.way }
-
 // Options are the parsed options of one search with BLAST+.
 type Options struct {
 	Args []string // as given
@@ -153,9 +142,9 @@ func ParseOptions(args []string) (*Options, error) {
 
 func refuse(name string) error {
 	if name == "remote" {
-		return &OptionError{"-remote searches at NCBI, not in a database that is here", "leave -remote out, or run BLAST+ itself"}
+		return exit.Errorf(exit.Usage, "leave -remote out, or run BLAST+ itself", "-remote searches at NCBI, not in a database that is here")
 	}
-	return &OptionError{fmt.Sprintf("-%s compares with a file, not with a database", name), "leave it out and name a database with -db, or run BLAST+ itself"}
+	return exit.Errorf(exit.Usage, "leave it out and name a database with -db, or run BLAST+ itself", "-%s compares with a file, not with a database", name)
 }
 
 // with returns a copy of the options with another value for one of them.

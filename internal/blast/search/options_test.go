@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"premix/internal/blast/database"
+	"premix/internal/kit/exit"
 )
 
 func TestParseOptions(t *testing.T) {
@@ -49,7 +50,7 @@ func TestParseOptions(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"-subject s.fa", "-subject_loc 1-5", "-remote"} {
-		var refused *OptionError
+		var refused *exit.Error
 		if _, err := ParseOptions(strings.Fields(args)); !errors.As(err, &refused) || refused.Hint() == "" {
 			t.Errorf("%s: %v, want a refusal with a hint", args, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"premix/internal/blast/archive"
 	"premix/internal/blast/database"
 	"premix/internal/blast/part"
+	"premix/internal/kit/exit"
 )
 
 // remote lets other machines search the parts, and opens the results.
@@ -161,7 +162,7 @@ func (Parts) Search(ctx context.Context, o *part.Order, d *database.Database, qu
 // Check implements part.Program.
 func (Parts) Check(order *part.Order) error {
 	if !slices.Contains(divisible(), order.Tool) || order.Tool == "megablast" {
-		return &OptionError{fmt.Sprintf("there is no program %q that searches fragments", order.Tool), "use the same premix on all machines"}
+		return exit.Errorf(exit.Usage, "use the same premix on all machines", "there is no program %q that searches fragments", order.Tool)
 	}
 	o, err := ParseOptions(order.Args)
 	if err != nil {
@@ -169,7 +170,7 @@ func (Parts) Check(order *part.Order) error {
 	}
 	table := o.format == 7 && layoutOf(7, o.columns, false) != nil
 	if o.DB != order.Database || o.format != 11 && !table || o.entire != "" || o.help {
-		return &OptionError{fmt.Sprintf("the options %q are not those of a search of fragments", order.Args), "use the same premix on all machines"}
+		return exit.Errorf(exit.Usage, "use the same premix on all machines", "the options %q are not those of a search of fragments", order.Args)
 	}
 	known := options()
 	for name := range o.values {
@@ -178,7 +179,7 @@ func (Parts) Check(order *part.Order) error {
 			continue
 		}
 		if c := known[name].class; c != find && c != both {
-			return &OptionError{fmt.Sprintf("an order may not have the option -%s", name), "use the same premix on all machines"}
+			return exit.Errorf(exit.Usage, "use the same premix on all machines", "an order may not have the option -%s", name)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"premix/internal/blast/part"
+	"premix/internal/kit/exit"
 )
 
 func TestCheckOrder(t *testing.T) {
@@ -50,7 +51,7 @@ func TestModeElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, mode := range []Mode{Queries, Whole} {
-		var refused *OptionError
+		var refused *exit.Error
 		if err := Run(t.Context(), Request{Program: "blastp", Options: o, Settings: Settings{Mode: mode}, Remote: remote}); !errors.As(err, &refused) {
 			t.Errorf("%v: %v", mode, err)
 		}

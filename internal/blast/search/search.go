@@ -20,6 +20,7 @@ import (
 	"premix/internal/blast/archive"
 	"premix/internal/blast/database"
 	"premix/internal/blast/part"
+	"premix/internal/kit/exit"
 )
 
 // Mode is the way in which a search is done.
@@ -114,7 +115,7 @@ func Run(ctx context.Context, r Request) error {
 		return err
 	}
 	if r.Remote != nil && (r.Mode == Queries || r.Mode == Whole) {
-		return &OptionError{fmt.Sprintf("the mode %s is for the whole database on this machine, and other machines search fragments", r.Mode), "leave --mode out; or leave --engine, --nodes and PREMIX_BLAST_NODES out"}
+		return exit.Errorf(exit.Usage, "leave --mode out; or leave --engine, --nodes and PREMIX_BLAST_NODES out", "the mode %s is for the whole database on this machine, and other machines search fragments", r.Mode)
 	}
 	dir, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {
@@ -152,7 +153,7 @@ func known(program string) error {
 	if slices.Contains(Programs(), program) {
 		return nil
 	}
-	return &OptionError{fmt.Sprintf("there is no program %q", program), "it is one of " + strings.Join(Programs(), ", ")}
+	return exit.Errorf(exit.Usage, "it is one of "+strings.Join(Programs(), ", "), "there is no program %q", program)
 }
 
 // examine examines the queries. It copies standard input to a file, because it may be read

@@ -2,7 +2,6 @@ package service
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,7 +74,7 @@ func (s *Service) restore() error {
 	}
 	if err := lock.Take(f, lock.Exclusive); err != nil {
 		f.Close()
-		return &BusyError{s.o.Dir}
+		return exit.Errorf(exit.Directory, "name another directory with --dir", "another service keeps its jobs in %s", s.o.Dir)
 	}
 	s.lock = f
 	now := time.Now()
@@ -279,19 +278,6 @@ func (j *job) events() []event {
 	}
 	return list
 }
-
-// BusyError is returned if another service uses the directory.
-type BusyError struct{ Dir string }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("another service keeps its jobs in %s", e.Dir)
-}
-
-// ExitCode implements exit.Coded.
-func (*BusyError) ExitCode() exit.Code { return exit.Directory }
-
-// Hint returns the way to resolve the error.
-func (e *BusyError) Hint() string { return "name another directory with --dir" }
 
 // expired reports whether a job has expired.
 func (s *Service) expired(j *job, now time.Time) bool {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +22,7 @@ import (
 
 	"premix/internal/blast/database"
 	"premix/internal/blast/service"
+	"premix/internal/kit/exit"
 )
 
 // patience is the longest time to wait for an event that must happen.
@@ -378,7 +378,7 @@ func TestRestart(t *testing.T) {
 	if status, _, _ := w.ask("DELETE", "/api/v1/searches/"+gone, nil); status != 204 {
 		t.Error(status)
 	}
-	if _, err := service.New(w.options); !errors.As(err, new(*service.BusyError)) {
+	if _, err := service.New(w.options); exit.Of(err) != exit.Directory || !strings.Contains(err.Error(), "another service keeps its jobs") {
 		t.Errorf("a second service over the same jobs: %v", err)
 	}
 	w.stop()

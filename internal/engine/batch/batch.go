@@ -52,7 +52,7 @@ type Engine struct {
 func New(name string, options map[string]string) (*Engine, error) {
 	at := slices.Index(Names(), name)
 	if at < 0 {
-		return nil, &pilot.OptionError{Reason: fmt.Sprintf("there is no batch system %q", name), HintText: "it is one of " + strings.Join(Names(), ", ")}
+		return nil, exit.Errorf(exit.Usage, "it is one of "+strings.Join(Names(), ", "), "there is no batch system %q", name)
 	}
 	e := &Engine{dialect: &dialects[at], knobs: make(map[string]string), known: make(programs.FirstSeen)}
 	interval := DefaultInterval
@@ -61,19 +61,19 @@ func New(name string, options map[string]string) (*Engine, error) {
 		switch {
 		case key == "premix":
 			if !filepath.IsAbs(value) {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), HintText: "give the path of premix on the nodes"}
+				return nil, exit.Errorf(exit.Usage, "give the path of premix on the nodes", "--engine-opt premix=%s is not an absolute path", value)
 			}
 			e.premix = value
 		case key == "poll":
 			d, err := units.ParseDuration(value)
 			if err != nil {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), HintText: "as in poll=10s"}
+				return nil, exit.Errorf(exit.Usage, "as in poll=10s", "--engine-opt poll=%s: %v", value, err)
 			}
 			interval = d
 		case slices.Contains(e.dialect.knobs, key):
 			e.knobs[key] = value
 		case slices.Contains(e.own, key):
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of %s itself", key, e.submit), HintText: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
+			return nil, exit.Errorf(exit.Usage, "cores=N, memory=SIZE and jobs=N say what its jobs ask for", "--engine-opt %s: premix sets this option of %s itself", key, e.submit)
 		case value == "":
 			e.more = append(e.more, "-"+key)
 		default:
@@ -89,26 +89,11 @@ func New(name string, options map[string]string) (*Engine, error) {
 	}
 	for _, program := range []string{e.submit, e.query[0], e.cancel} {
 		if _, err := exec.LookPath(program); err != nil {
-			return nil, &MissingError{e.name, program}
+			return nil, exit.Errorf(exit.Unavailable, "run it on a machine from which jobs are submitted", "there is no %s on PATH, which --engine %s needs", program, e.name)
 		}
 	}
 	e.shared = programs.NewShared[listing](e.name, "jobs", interval, append([]string{"PATH"}, e.variables...)...)
 	return e, nil
-}
-
-// MissingError reports that a batch system is not installed on this machine.
-type MissingError struct{ Engine, Program string }
-
-func (e *MissingError) Error() string {
-	return fmt.Sprintf("there is no %s on PATH, which --engine %s needs", e.Program, e.Engine)
-}
-
-// ExitCode implements exit.Coded.
-func (*MissingError) ExitCode() exit.Code { return exit.Unavailable }
-
-// Hint returns the hint for the user.
-func (e *MissingError) Hint() string {
-	return "run it on a machine from which jobs are submitted"
 }
 
 // Name returns the name of the engine for --engine.

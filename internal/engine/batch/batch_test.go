@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/kit/exit"
 	"premix/internal/testkit/fakebatch"
 )
 
@@ -216,7 +217,7 @@ func TestCancelRunning(t *testing.T) {
 func TestOptions(t *testing.T) {
 	newScene(t, "sge", nil)
 	for _, o := range []map[string]string{{"premix": "premix"}, {"poll": "soon"}, {"N": "name"}, {"V": ""}} {
-		var bad *pilot.OptionError
+		var bad *exit.Error
 		if _, err := New("sge", o); !errors.As(err, &bad) {
 			t.Errorf("%v: %v", o, err)
 		}
@@ -230,8 +231,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	t.Setenv("PATH", t.TempDir())
-	var missing *MissingError
-	if _, err := New("lsf", nil); !errors.As(err, &missing) || missing.Program != "bsub" {
+	if _, err := New("lsf", nil); exit.Of(err) != exit.Unavailable || !strings.Contains(err.Error(), "no bsub on PATH") {
 		t.Error(err)
 	}
 }

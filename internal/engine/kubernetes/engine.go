@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/kit/exit"
 	"premix/internal/testkit/kubeapi"
 )
 
@@ -54,19 +55,19 @@ func New(o Options) (*Engine, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
 	namespace, _, err := config.Namespace()
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
+		return nil, exit.Errorf(exit.Usage, configHint, "%w", err)
 	}
 	if o.Namespace != "" {
 		namespace = o.Namespace
 	}
 	rc, err := config.ClientConfig()
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
+		return nil, exit.Errorf(exit.Usage, configHint, "%w", err)
 	}
 	rc.UserAgent = "premix"
 	client, err := kubeapi.New(rc)
 	if err != nil {
-		return nil, &pilot.OptionError{Reason: err.Error(), HintText: configHint}
+		return nil, exit.Errorf(exit.Usage, configHint, "%w", err)
 	}
 	return &Engine{o: o, client: client, namespace: namespace, troubles: make(map[string]trouble)}, nil
 }

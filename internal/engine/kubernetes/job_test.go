@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/kit/exit"
 )
 
 func TestParse(t *testing.T) {
@@ -52,7 +53,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Parse(c.options)
-			var mine *pilot.OptionError
+			var mine *exit.Error
 			switch {
 			case c.want == "" && err != nil:
 				t.Error(err)

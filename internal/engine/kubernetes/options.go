@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"premix/internal/engine/pilot"
+	"premix/internal/kit/exit"
 )
 
 // Options are the place, the image and the volumes of pods.
@@ -99,13 +100,13 @@ func Parse(rest map[string]string) (*Options, error) {
 		return nil, err
 	}
 	if o.Image == "" && (o.Template == nil || o.Template.Spec.Containers[0].Image == "") {
-		return nil, &pilot.OptionError{Reason: "kubernetes needs an image", HintText: "name one that has premix and the tools: --engine-opt image=REGISTRY/NAME:TAG"}
+		return nil, exit.Errorf(exit.Usage, "name one that has premix and the tools: --engine-opt image=REGISTRY/NAME:TAG", "kubernetes needs an image")
 	}
 	return o, nil
 }
 
 func mistake(option, reason string) error {
-	return &pilot.OptionError{Reason: "--engine-opt " + option + ": " + reason, HintText: "see the page on Kubernetes in the documentation"}
+	return exit.Errorf(exit.Usage, "see the page on Kubernetes in the documentation", "--engine-opt %s: %s", option, reason)
 }
 
 // pairs reads KEY=VALUE,KEY=VALUE. The functions return the mistakes in a key or a value.

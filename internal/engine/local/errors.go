@@ -92,20 +92,6 @@ func (e *ToolError) Hint() string {
 	return "install it there, or name another program in `command`"
 }
 
-// noNames is the error for the preparation of a command that has the name of the sample,
-// without a sheet that has names.
-type noNames struct{}
-
-func (noNames) Error() string {
-	return "the command has ${sample}, and a snapshot is for names of one length: no names are known"
-}
-
-// ExitCode implements exit.Coded.
-func (noNames) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the hint for the user.
-func (noNames) Hint() string { return "give a sample sheet with --probe" }
-
 // ProbeError reports that the wished kind of start cannot be proved, because the
 // tool does not succeed with the probe.
 type ProbeError struct{ err error }
@@ -119,70 +105,4 @@ func (e *ProbeError) Unwrap() error     { return e.err }
 // Hint returns the hint for the user.
 func (e *ProbeError) Hint() string {
 	return "run with --start cold to see the messages of the tool, or name a sample that works as `probe` in the recipe"
-}
-
-// StoppedError reports that a run was stopped because records could not be written:
-// without a journal no task counts as done.
-type StoppedError struct {
-	err  error
-	hint string // the hint; "" for the hint of a run with a recipe
-}
-
-func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
-
-// ExitCode implements exit.Coded.
-func (*StoppedError) ExitCode() exit.Code { return exit.Failed }
-func (e *StoppedError) Unwrap() error     { return e.err }
-
-// Hint returns the hint for the user.
-func (e *StoppedError) Hint() string {
-	if e.hint != "" {
-		return e.hint
-	}
-	return "free space or fix the disk, then run the same command again"
-}
-
-// FullError reports that a run was stopped because the disk of its directory is full.
-type FullError struct{ Dir string }
-
-func (e *FullError) Error() string {
-	return "the disk of " + e.Dir + " is full: no more tasks are started"
-}
-
-// ExitCode implements exit.Coded.
-func (*FullError) ExitCode() exit.Code { return exit.Failed }
-
-// Hint returns the hint for the user.
-func (e *FullError) Hint() string { return "make room, then run the same command" }
-
-// BudgetError reports that a task does not fit into the machine or the budget.
-type BudgetError struct {
-	Reason   string
-	HintText string
-}
-
-func (e *BudgetError) Error() string { return e.Reason }
-
-// ExitCode implements exit.Coded.
-func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the hint for the user.
-func (e *BudgetError) Hint() string { return e.HintText }
-
-// ResourceError reports that premix was given fewer GPUs than its tasks are to have.
-type ResourceError struct {
-	Name          string
-	Number, There int
-}
-
-func (e *ResourceError) Error() string {
-	return fmt.Sprintf("--resource %s=%d: %s has %d", e.Name, e.Number, gpuVariable, e.There)
-}
-
-// ExitCode implements exit.Coded.
-func (*ResourceError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the hint for the user.
-func (e *ResourceError) Hint() string {
-	return fmt.Sprintf("give --resource %s=%d, or unset %s", e.Name, e.There, gpuVariable)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"premix/internal/engine/queue"
+	"premix/internal/kit/exit"
 	"premix/internal/record"
 )
 
@@ -42,7 +43,7 @@ func newPools(total queue.Resources) (*pools, error) {
 	if text, ok := os.LookupEnv(gpuVariable); ok && total[gpu] > 0 {
 		ids := strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		if len(ids) < total[gpu] {
-			return nil, &ResourceError{Name: gpu, Number: total[gpu], There: len(ids)}
+			return nil, exit.Errorf(exit.Usage, fmt.Sprintf("give --resource %s=%d, or unset %s", gpu, len(ids), gpuVariable), "--resource %s=%d: %s has %d", gpu, total[gpu], gpuVariable, len(ids))
 		}
 		p.free[gpu] = ids[:total[gpu]]
 	}

@@ -14,6 +14,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/engine/queue"
 	"premix/internal/hotstart"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
 	"premix/internal/recipe"
 )
@@ -60,10 +61,8 @@ type Options struct {
 
 // Run runs the tasks of a recipe over a sample sheet and returns when all have
 // ended. If ctx is cancelled with an *Interrupted as cause, running tasks are
-// ended and that error is returned; other errors are recipe.Problems,
-// *ToolError, *hotstart.Unavailable, *ProbeError, *engine.DirError, *BudgetError,
-// *StoppedError, and *FailedError if not every task succeeded. The summary is nil
-// if no task could be run at all.
+// ended and that error is returned. If not every task succeeded, the error is a
+// *FailedError. The summary is nil if no task could be run at all.
 func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	rec, samples, plan, err := load(o)
 	if err != nil {
@@ -169,10 +168,7 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 		return slots, budget, nil
 	}
 	if need > budget {
-		return 0, 0, &BudgetError{
-			Reason:   fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
-			HintText: "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
-		}
+		return 0, 0, exit.Errorf(exit.Usage, "lower `memory` in the recipe to what the tool really needs, or give more with --memory", "a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget))
 	}
 	return min(slots, int(budget/need)), budget, nil
 }
@@ -361,7 +357,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	lanes := byShape(spec, samples)
 	switch {
 	case spec.Shape("") != "" && len(lanes) == 0:
-		return nil, noNames{}
+		return nil, exit.Errorf(exit.Usage, "give a sample sheet with --probe", "the command has ${sample}, and a snapshot is for names of one length: no names are known")
 	case len(lanes) == 0:
 		lanes = [][]recipe.Sample{nil}
 	}

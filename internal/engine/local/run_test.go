@@ -16,6 +16,7 @@ import (
 	"premix/internal/engine"
 	"premix/internal/engine/queue"
 	"premix/internal/hotstart"
+	"premix/internal/kit/exit"
 	"premix/internal/record"
 )
 
@@ -328,8 +329,7 @@ func TestCountSlots(t *testing.T) {
 	} {
 		p := &engine.Plan{Header: engine.Header{Threads: c.threads, Memory: c.need, Recipe: "tool"}}
 		got, _, err := countSlots(Options{Jobs: c.jobs, Cores: c.cores, Memory: c.budget}, p, nil)
-		var budget *BudgetError
-		if got != c.want || (c.want == 0) != errors.As(err, &budget) {
+		if got != c.want || (c.want == 0) != (exit.Of(err) == exit.Usage) {
 			t.Errorf("%+v: %d slots, error %v", c, got, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"premix/internal/engine/queue"
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/units"
 	"premix/internal/record"
 )
@@ -502,7 +504,7 @@ func (s *scheduler) refreshOrders() {
 // fail stops the run for good.
 func (s *scheduler) fail(err error) {
 	if s.broken == nil {
-		s.broken = &StoppedError{err: err, hint: s.hints.stopped}
+		s.broken = exit.Errorf(exit.Failed, cmp.Or(s.hints.stopped, "free space or fix the disk, then run the same command again"), "the run was stopped: %w", err)
 	}
 	s.stop()
 }
@@ -658,7 +660,7 @@ func (s *scheduler) settledOne(rec *record.Task, err error) {
 		return
 	case rec.Cause == record.CauseDisk:
 		s.failed(rec)
-		s.fail(&FullError{Dir: s.q.Dir})
+		s.fail(exit.Errorf(exit.Failed, "make room, then run the same command", "the disk of %s is full: no more tasks are started", s.q.Dir))
 		return
 	case state == queue.Waiting:
 		if !s.stopped {

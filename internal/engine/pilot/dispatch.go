@@ -34,7 +34,7 @@ type Options struct {
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 	// Answer is how long the engine may take to answer at the start, without Stay and as
 	// long as no job is known to be with it; 0: [DefaultAnswer]. After that it ends with
-	// an *UnreachableError.
+	// an error.
 	Answer time.Duration
 	// Gather is how long tasks that come one by one wait for company before they are
 	// given away, at least; never longer than four times that.
@@ -163,7 +163,7 @@ func (s *dispatcher) takeOver() error {
 	running := 0
 	for _, h := range open {
 		if w := s.l.wave(h.wave); w.Engine != s.eng.Name() {
-			return &BusyError{Dir: s.d.Path(), Engine: w.Engine, Workers: len(open)}
+			return busy(s.d.Path(), w.Engine, len(open))
 		}
 		for _, r := range h.Ranges {
 			for t := r[0]; t <= r[1]; t++ {
@@ -180,26 +180,13 @@ func (s *dispatcher) takeOver() error {
 	return nil
 }
 
-// BusyError reports that tasks of a directory were given to jobs of an engine.
-type BusyError struct {
-	Dir     string
-	Engine  string
-	Workers int
+// busy is the error for a directory whose tasks were given to jobs of an engine.
+func busy(dir, engine string, jobs int) error {
+	return exit.Errorf(exit.Directory, "go on with --engine "+engine+", and end that with Ctrl-C to have the jobs cancelled",
+		"tasks of %s were given to %d jobs of %s that may still run", dir, jobs, engine)
 }
 
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("tasks of %s were given to %d jobs of %s that may still run", e.Dir, e.Workers, e.Engine)
-}
-
-// ExitCode implements exit.Coded.
-func (*BusyError) ExitCode() exit.Code { return exit.Directory }
-
-// Hint returns the hint for the user.
-func (e *BusyError) Hint() string {
-	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
-}
-
-// CheckBusy returns a *BusyError if tasks of a directory are given away, so that the caller must
+// CheckBusy returns an error if tasks of a directory are given away, so that the caller must
 // not run them itself. The caller has locked the directory.
 func CheckBusy(dir string) error {
 	l := &ledger{path: ledgerPath(dir)}
@@ -207,7 +194,7 @@ func CheckBusy(dir string) error {
 		return err
 	}
 	if open := l.open(); len(open) > 0 {
-		return &BusyError{Dir: dir, Engine: l.wave(open[0].wave).Engine, Workers: len(open)}
+		return busy(dir, l.wave(open[0].wave).Engine, len(open))
 	}
 	return nil
 }
@@ -349,7 +336,7 @@ func (s *dispatcher) refresh() error {
 			}
 		}
 		if r.Cause == record.CauseDisk {
-			s.fail(&local.FullError{Dir: s.d.Path()})
+			s.fail(exit.Errorf(exit.Failed, "make room, then run the same command", "the disk of %s is full: no more tasks are started", s.d.Path()))
 		}
 	})
 }

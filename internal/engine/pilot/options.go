@@ -10,20 +10,6 @@ import (
 	"strings"
 )
 
-// OptionError reports an invalid option of an engine.
-type OptionError struct {
-	Reason   string
-	HintText string
-}
-
-func (e *OptionError) Error() string { return e.Reason }
-
-// ExitCode implements exit.Coded.
-func (*OptionError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the hint for the user.
-func (e *OptionError) Hint() string { return e.HintText }
-
 // ParseOptions reads options as a command line gives them, KEY=VALUE. Those that every
 // engine has go into o; the rest is for the engine.
 func (o *Options) ParseOptions(list []string) (rest map[string]string, err error) {
@@ -31,10 +17,10 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 	for _, text := range list {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok || key == "" {
-			return nil, &OptionError{fmt.Sprintf("--engine-opt %q is not of the form KEY=VALUE", text), "as in --engine-opt jobs=8"}
+			return nil, exit.Errorf(exit.Usage, "as in --engine-opt jobs=8", "--engine-opt %q is not of the form KEY=VALUE", text)
 		}
 		bad := func(err error) error {
-			return &OptionError{fmt.Sprintf("--engine-opt %s: %v", text, err), "see the page of the engine in the documentation"}
+			return exit.Errorf(exit.Usage, "see the page of the engine in the documentation", "--engine-opt %s: %v", text, err)
 		}
 		switch key {
 		case "jobs", "cores":
@@ -79,5 +65,5 @@ func UnknownOption(engine string, rest map[string]string, known ...string) error
 	}
 	known = append(known, "answer", "cores", "jobs", "memory", "target")
 	slices.Sort(known)
-	return &OptionError{fmt.Sprintf("%s has no option %s", engine, slices.Sorted(maps.Keys(rest))[0]), "it has " + strings.Join(known, ", ")}
+	return exit.Errorf(exit.Usage, "it has "+strings.Join(known, ", "), "%s has no option %s", engine, slices.Sorted(maps.Keys(rest))[0])
 }

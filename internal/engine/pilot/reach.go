@@ -3,7 +3,6 @@ package pilot
 import (
 	"context"
 	"errors"
-	"fmt"
 	"premix/internal/kit/exit"
 	"slices"
 	"time"
@@ -18,28 +17,6 @@ const startBackOff = 5 * time.Second
 // farewell is how long an engine that has no job may hold up the end of an interrupted
 // dispatcher.
 const farewell = 5 * time.Second
-
-// UnreachableError reports that an engine has not answered since the start, and that no job
-// of the directory is known to be with it.
-type UnreachableError struct {
-	Engine string
-	Asked  time.Duration // for which it was asked again and again
-	Err    error         // error of the last attempt
-}
-
-func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("%s does not answer, asked for %v: %v", e.Engine, e.Asked.Round(time.Second/10), e.Err)
-}
-
-// ExitCode implements exit.Coded.
-func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
-
-func (e *UnreachableError) Unwrap() error { return e.Err }
-
-// Hint returns the hint for the user.
-func (e *UnreachableError) Hint() string {
-	return "see why this machine does not reach it; nothing is lost, the same command continues; --engine-opt answer=10m waits longer"
-}
 
 // reach reports whether the engine answers. It is asked before any job is submitted, so that
 // an unreachable engine certainly has no jobs of the directory.
@@ -82,7 +59,7 @@ func (s *dispatcher) quiet(ctx context.Context, err error) error {
 			return nil // it was broken off here
 		}
 		if asked := time.Since(s.sought); !s.answered && s.o.Stay == nil && asked >= s.o.Answer {
-			return &UnreachableError{Engine: s.eng.Name(), Asked: asked, Err: err}
+			return exit.Errorf(exit.Origin, "see why this machine does not reach it; nothing is lost, the same command continues; --engine-opt answer=10m waits longer", "%s does not answer, asked for %v: %w", s.eng.Name(), asked.Round(time.Second/10), err)
 		}
 	}
 	s.msg.Note("%s does not answer, trying again: %v", s.eng.Name(), err)

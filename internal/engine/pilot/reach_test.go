@@ -11,6 +11,7 @@ import (
 
 	"premix/internal/engine/local"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/exit"
 )
 
 // fickle is an engine whose answers the test determines. Its workers are real.
@@ -108,14 +109,13 @@ func TestEngineAwayAtTheStart(t *testing.T) {
 			e := &fickle{ender: ender{t: t, dir: q.Dir, status: make(map[string]Status)}, reach: c.reach}
 			err := Dispatch(t.Context(), d, e, Options{Version: "v1", Jobs: 1, Answer: c.answer})
 			e.running.Wait()
-			var away *UnreachableError
 			if !c.ends {
 				if want := []string{"reach", "reach", "reach", "submit"}; err != nil || !slices.Equal(e.calls, want) || q.Counts()[queue.Succeeded] != 2 {
 					t.Errorf("%v, asked for %v", err, e.calls)
 				}
 				return
 			}
-			if !errors.As(err, &away) || away.Engine != "ender" || slices.Contains(e.calls, "submit") {
+			if exit.Of(err) != exit.Origin || !strings.Contains(err.Error(), "ender does not answer") || slices.Contains(e.calls, "submit") {
 				t.Errorf("%v, asked for %v", err, e.calls)
 			}
 			if err := CheckBusy(q.Dir); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"premix/internal/engine"
 	"premix/internal/engine/spawn"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/lines"
 	"premix/internal/kit/owner"
 	"premix/internal/kit/units"
@@ -648,7 +649,7 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 		pruned := q.punched()[task] >= rec.Try
 		q.mu.Unlock()
 		if pruned {
-			return p, &PrunedError{Task: task, Name: kind}
+			return p, exit.Errorf(exit.Failed, "submit the command again to have its output; premix task why prints the command", "the %s of task %d was removed by premix task prune --output", kind, task)
 		}
 	}
 	return p, nil

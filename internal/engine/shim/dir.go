@@ -14,10 +14,10 @@ import (
 
 	"premix/internal/engine"
 	"premix/internal/engine/local"
-	"premix/internal/engine/pilot"
 	"premix/internal/engine/queue"
 	"premix/internal/engine/slurm"
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/owner"
 	"premix/internal/record"
 )
@@ -113,7 +113,7 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		}
 		c.Env = outside(dir)
 	default:
-		return "", &pilot.OptionError{Reason: fmt.Sprintf("the programs of Slurm cannot have engine %q behind them", c.Engine), HintText: "it is local or slurm"}
+		return "", exit.Errorf(exit.Usage, "it is local or slurm", "the programs of Slurm cannot have engine %q behind them", c.Engine)
 	}
 	text, err := json.MarshalIndent(&c, "", "  ")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"premix/internal/engine/pilot"
 	"premix/internal/engine/queue"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/regex"
 )
 
@@ -58,18 +58,18 @@ func parseGres(list []string) (*gres, error) {
 	for _, text := range list {
 		name, value, ok := strings.Cut(text, "=")
 		if _, twice := g.total[name]; !ok || twice {
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--resource: %q is not of the form NAME=N", text), HintText: "write it as in --resource gpu=4 or --resource tmpspace=500G, each name once"}
+			return nil, exit.Errorf(exit.Usage, "write it as in --resource gpu=4 or --resource tmpspace=500G, each name once", "--resource: %q is not of the form NAME=N", text)
 		}
 		n, suffix, err := parseMultiple(value)
 		if err != nil {
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--resource: %q is not of the form NAME=N", text), HintText: "write it as in --resource gpu=4 or --resource tmpspace=500G"}
+			return nil, exit.Errorf(exit.Usage, "write it as in --resource gpu=4 or --resource tmpspace=500G", "--resource: %q is not of the form NAME=N", text)
 		}
 		if g.sized[name] = suffix; suffix {
 			n /= resourceUnit
 		}
 		one, err := queue.ParseResources(fmt.Sprintf("%s=%d", name, n))
 		if err != nil {
-			return nil, &pilot.OptionError{Reason: "--resource: " + err.Error(), HintText: "write it as in --resource gpu=4 or --resource tmpspace=500G"}
+			return nil, exit.Errorf(exit.Usage, "write it as in --resource gpu=4 or --resource tmpspace=500G", "--resource: %w", err)
 		}
 		maps.Copy(g.total, one)
 	}

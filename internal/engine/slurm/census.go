@@ -35,10 +35,10 @@ const MinCensusInterval = 30 * time.Second
 // TakeCensus queries Slurm, unless another premix of this user on this machine has done so
 // within the interval: then it returns that answer, from a file beside the listing.
 // If Slurm does not answer, the error is kept and shared, too. Without
-// squeue on PATH it is a *MissingError.
+// squeue on PATH it is errMissing.
 func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	if _, err := exec.LookPath("squeue"); err != nil {
-		return nil, &MissingError{}
+		return nil, errMissing
 	}
 	interval = max(interval, MinCensusInterval)
 	shared := programs.NewShared[Census](Name, "counts", interval, clusterVariables...)

@@ -43,6 +43,9 @@ type Engine struct {
 	storage  *bool // there is a slurmdbd; nil: it was not asked
 }
 
+// errMissing is the error where Slurm is not installed.
+var errMissing = exit.Errorf(exit.Unavailable, "run it on a machine from which Slurm jobs are submitted", "there is no sbatch on PATH")
+
 // New makes the engine. It passes options that it does not know to sbatch:
 // partition=short becomes --partition=short, and exclusive= becomes --exclusive.
 func New(options map[string]string) (*Engine, error) {
@@ -52,17 +55,17 @@ func New(options map[string]string) (*Engine, error) {
 		switch {
 		case key == "premix":
 			if !filepath.IsAbs(value) {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), HintText: "give the path of premix on the nodes"}
+				return nil, exit.Errorf(exit.Usage, "give the path of premix on the nodes", "--engine-opt premix=%s is not an absolute path", value)
 			}
 			e.premix = value
 		case key == "poll":
 			d, err := units.ParseDuration(value)
 			if err != nil {
-				return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), HintText: "as in poll=10s"}
+				return nil, exit.Errorf(exit.Usage, "as in poll=10s", "--engine-opt poll=%s: %v", value, err)
 			}
 			e.interval = d
 		case slices.Contains(own, key):
-			return nil, &pilot.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of sbatch itself", key), HintText: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
+			return nil, exit.Errorf(exit.Usage, "cores=N, memory=SIZE and jobs=N say what its jobs ask for", "--engine-opt %s: premix sets this option of sbatch itself", key)
 		case value == "":
 			e.options = append(e.options, "--"+key)
 		default:
@@ -77,23 +80,10 @@ func New(options map[string]string) (*Engine, error) {
 		e.premix = path
 	}
 	if _, err := exec.LookPath("sbatch"); err != nil {
-		return nil, &MissingError{}
+		return nil, errMissing
 	}
 	e.cache = newCache(e.interval)
 	return e, nil
-}
-
-// MissingError reports that Slurm is not installed on this machine.
-type MissingError struct{}
-
-func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
-
-// ExitCode implements exit.Coded.
-func (*MissingError) ExitCode() exit.Code { return exit.Unavailable }
-
-// Hint returns the hint for the user.
-func (e *MissingError) Hint() string {
-	return "run it on a machine from which Slurm jobs are submitted"
 }
 
 // Name returns the name of the engine for --engine.

@@ -18,6 +18,7 @@ import (
 	"premix/internal/files"
 	"premix/internal/files/content"
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/owner"
 )
 
@@ -84,7 +85,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	}
 	defer func() {
 		if cerr := j.close(); err == nil && cerr != nil {
-			err = &JournalError{j.dir, "cannot be written", "", cerr}
+			err = exit.Errorf(exit.Directory, "", "the journal %s cannot be written: %w", j.dir, cerr)
 		}
 	}()
 	path := filepath.Join(j.dir, planFile)
@@ -102,24 +103,24 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 			err = p.write(path)
 		}
 		if err != nil {
-			return nil, &JournalError{j.dir, "cannot be written", "free space on its disk, or name another one: --journal DIR", err}
+			return nil, exit.Errorf(exit.Directory, "free space on its disk, or name another one: --journal DIR", "the journal %s cannot be written: %w", j.dir, err)
 		}
 	}
 	f, err := owner.OpenFile(path, os.O_RDONLY, 0) // it deletes files
 	if err != nil {
-		return nil, &JournalError{j.dir, "cannot be read", "", err}
+		return nil, exit.Errorf(exit.Directory, "", "the journal %s cannot be read: %w", j.dir, err)
 	}
 	defer f.Close()
 	h, next, err := readPlan(f)
 	if err != nil {
-		return nil, &JournalError{j.dir, "has a damaged plan", "name another one: --journal DIR", err}
+		return nil, exit.Errorf(exit.Directory, "name another one: --journal DIR", "the journal %s has a damaged plan: %w", j.dir, err)
 	}
 	digest := ""
 	if o.Candidates != nil {
 		digest = o.Candidates.Digest
 	}
 	if !h.matches(r, t.Path, t.Started) || h.Candidates != digest {
-		return nil, &JournalError{j.dir, "belongs to other rules, another scan or other candidates", "finish it with the same ones, or name another one: --journal DIR", nil}
+		return nil, exit.Errorf(exit.Directory, "finish it with the same ones, or name another one: --journal DIR", "the journal %s belongs to other rules, another scan or other candidates", j.dir)
 	}
 	x := &runner{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, started: started,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}
@@ -185,7 +186,7 @@ func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 		}
 	})
 	if err != nil {
-		return &JournalError{x.j.dir, "cannot be read", "", err}
+		return exit.Errorf(exit.Directory, "", "the journal %s cannot be read: %w", x.j.dir, err)
 	}
 	if over {
 		return nil
@@ -204,7 +205,7 @@ func (x *runner) run(ctx context.Context, next func() (*Action, error)) error {
 				break
 			}
 			if err != nil {
-				return &JournalError{x.j.dir, "has a damaged plan", "name another one: --journal DIR", err}
+				return exit.Errorf(exit.Directory, "name another one: --journal DIR", "the journal %s has a damaged plan: %w", x.j.dir, err)
 			}
 			if !x.finished[a.ID] {
 				batch = append(batch, a)

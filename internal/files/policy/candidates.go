@@ -41,28 +41,11 @@ var factColumns = []struct {
 	column files.Column
 }{{"size", files.ColumnSize}, {"inode", files.ColumnInode}, {"device", files.ColumnDevice}, {"modified", files.ColumnModified}, {"changed", files.ColumnChanged}}
 
-// CandidatesError is returned for a file of candidates that cannot be used.
-type CandidatesError struct {
-	Path string
-	Err  error
-}
-
-func (e *CandidatesError) Error() string { return fmt.Sprintf("candidates %s: %v", e.Path, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*CandidatesError) ExitCode() exit.Code { return exit.Usage }
-func (e *CandidatesError) Unwrap() error     { return e.Err }
-
-// Hint describes the file.
-func (e *CandidatesError) Hint() string {
-	return "write a Parquet file with a column path, or dir and name, of a scan: see premix help files-policy"
-}
-
-// ReadCandidates reads a Parquet file of candidates. The error is a [CandidatesError].
+// ReadCandidates reads a Parquet file of candidates.
 func ReadCandidates(path string) (*Candidates, error) {
 	c := &Candidates{Path: path, index: make(map[string]int32)}
 	if err := c.read(); err != nil {
-		return nil, &CandidatesError{path, err}
+		return nil, exit.Errorf(exit.Usage, "write a Parquet file with a column path, or dir and name, of a scan: see premix help files-policy", "candidates %s: %w", path, err)
 	}
 	c.found, c.other = make([]atomic.Bool, len(c.index)), make([]atomic.Bool, len(c.index))
 	return c, nil

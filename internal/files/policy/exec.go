@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/exit"
 	"premix/internal/kit/owner"
 )
 
@@ -55,7 +56,7 @@ func (x *runner) execute(ctx context.Context, list []*Action) error {
 	}
 	output, err := owner.OpenFile(filepath.Join(x.j.dir, outputFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o664)
 	if err != nil {
-		return &JournalError{x.j.dir, "cannot be written", "", err}
+		return exit.Errorf(exit.Directory, "", "the journal %s cannot be written: %w", x.j.dir, err)
 	}
 	defer output.Close() // programs wrote to it, and their data is not premix's
 	errs := make([]error, len(list))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/user"
@@ -20,28 +19,6 @@ import (
 	"premix/internal/kit/lock"
 	"premix/internal/kit/owner"
 )
-
-// JournalError is returned for a journal that cannot be used.
-type JournalError struct {
-	Dir      string
-	Reason   string
-	HintText string
-	Err      error
-}
-
-func (e *JournalError) Error() string {
-	if e.Err != nil {
-		return fmt.Sprintf("the journal %s %s: %v", e.Dir, e.Reason, e.Err)
-	}
-	return fmt.Sprintf("the journal %s %s", e.Dir, e.Reason)
-}
-
-// ExitCode implements exit.Coded.
-func (*JournalError) ExitCode() exit.Code { return exit.Directory }
-func (e *JournalError) Unwrap() error     { return e.Err }
-
-// Hint returns the way to resolve the error.
-func (e *JournalError) Hint() string { return e.HintText }
 
 // The journal is a directory:
 //
@@ -115,7 +92,7 @@ type journal struct {
 func journalPlace(dir string, r *Rules, roots []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return &JournalError{dir, "cannot be found", "name a directory that you can write to: --journal DIR", err}
+		return exit.Errorf(exit.Directory, "name a directory that you can write to: --journal DIR", "the journal %s cannot be found: %w", dir, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
 		return nil // a journal that is resumed was made after its scan
@@ -125,7 +102,7 @@ func journalPlace(dir string, r *Rules, roots []string) error {
 	for _, p := range r.Pools {
 		switch at := resolved(p.Dir); {
 		case path == at:
-			return &JournalError{dir, "is the pool " + p.Name, hint, nil}
+			return exit.Errorf(exit.Directory, hint, "the journal %s is the pool %s", dir, p.Name)
 		case within(path, at):
 			pool = p.Name
 		}
@@ -140,9 +117,9 @@ func journalPlace(dir string, r *Rules, roots []string) error {
 		switch {
 		case !rule.actsOn(pool):
 		case pool != "":
-			return &JournalError{dir, fmt.Sprintf("lies in the pool %s, where the rule %q (%s) could take it", pool, rule.Name, rule.Verb), hint, nil}
+			return exit.Errorf(exit.Directory, hint, "the journal %s lies in the pool %s, where the rule %q (%s) could take it", dir, pool, rule.Name, rule.Verb)
 		case scanned != "":
-			return &JournalError{dir, fmt.Sprintf("lies in %s, where the rule %q (%s) could take it", scanned, rule.Name, rule.Verb), hint, nil}
+			return exit.Errorf(exit.Directory, hint, "the journal %s lies in %s, where the rule %q (%s) could take it", dir, scanned, rule.Name, rule.Verb)
 		}
 	}
 	return nil
@@ -188,7 +165,7 @@ func foreign(dir string) (string, error) {
 
 func openJournal(dir string) (j *journal, err error) {
 	bad := func(reason string, err error) error {
-		return &JournalError{dir, reason, "name a directory that you can write to: --journal DIR", err}
+		return exit.Errorf(exit.Directory, "name a directory that you can write to: --journal DIR", "the journal %s %s: %w", dir, reason, err)
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, bad("cannot be found", err)
@@ -197,11 +174,11 @@ func openJournal(dir string) (j *journal, err error) {
 	case err != nil:
 		return nil, bad("cannot be read", err)
 	case other != "":
-		return nil, &JournalError{dir, "is a directory with something else in it (" + other + ")", "name an empty directory, or one that does not exist yet: --journal DIR", nil}
+		return nil, exit.Errorf(exit.Directory, "name an empty directory, or one that does not exist yet: --journal DIR", "the journal %s is a directory with something else in it (%s)", dir, other)
 	}
 	var foreign *owner.Error
 	if err := owner.MkdirAll(dir, 0o777); errors.As(err, &foreign) {
-		return nil, &JournalError{dir, "cannot be used", "name a directory that only root can change: --journal DIR", err}
+		return nil, exit.Errorf(exit.Directory, "name a directory that only root can change: --journal DIR", "the journal %s cannot be used: %w", dir, err)
 	} else if err != nil {
 		return nil, bad("cannot be made", err)
 	}
@@ -214,7 +191,7 @@ func openJournal(dir string) (j *journal, err error) {
 	}
 	if err := lock.Take(j.lock, lock.Exclusive); err != nil {
 		j.lock.Close()
-		return nil, &JournalError{dir, "is in use by another premix", "wait until it has ended", nil}
+		return nil, exit.Errorf(exit.Directory, "wait until it has ended", "the journal %s is in use by another premix", dir)
 	}
 	if j.audit, err = owner.OpenFile(filepath.Join(dir, auditFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o664); err != nil {
 		j.lock.Close()
@@ -275,7 +252,7 @@ func (j *journal) write() error {
 		err = unix.Fdatasync(int(j.audit.Fd()))
 	}
 	if err != nil {
-		return &JournalError{j.dir, "cannot be written", "free space on its disk, and run the same command again: it resumes", err}
+		return exit.Errorf(exit.Directory, "free space on its disk, and run the same command again: it resumes", "the journal %s cannot be written: %w", j.dir, err)
 	}
 	return nil
 }

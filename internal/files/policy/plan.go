@@ -147,22 +147,6 @@ const (
 	leftWithin  = "lies in a directory that is packed"
 )
 
-// CoverError is returned for a scan that lacks data a rule needs.
-type CoverError struct {
-	Pool  Pool
-	Table string
-}
-
-func (e *CoverError) Error() string {
-	return fmt.Sprintf("the scan %s does not cover pool %s (%s), whose capacity is declared", e.Table, e.Pool.Name, e.Pool.Dir)
-}
-
-// ExitCode implements exit.Coded.
-func (*CoverError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the missing scan.
-func (e *CoverError) Hint() string { return "scan it too: premix files scan " + e.Pool.Dir + " ..." }
-
 // PoolError is returned for a pool whose directory cannot be used.
 type PoolError struct {
 	Pool Pool
@@ -279,7 +263,7 @@ func (m *maker) pools(ctx context.Context) error {
 			case covered:
 				counted = append(counted, len(m.Pools))
 			case watched[pool.Name]:
-				return &CoverError{pool, m.table.Path}
+				return exit.Errorf(exit.Usage, "scan it too: premix files scan "+pool.Dir+" ...", "the scan %s does not cover pool %s (%s), whose capacity is declared", m.table.Path, pool.Name, pool.Dir)
 			}
 		} else {
 			// Space reserved for root counts as used, as in df.

@@ -21,17 +21,17 @@ import (
 //	  - {name: disk, dir: /disk}
 //
 // Relative directories are relative to the directory of the file. Other keys are ignored.
-// The error is a [FileError] or a [problem.List].
+// A mistake in the file is a [problem.List].
 func ReadPools(path string) ([]Pool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &FileError{path, err}
+		return nil, cannotRead(path, err)
 	}
 	var file struct {
 		Pools yaml.Node `yaml:"pools"`
 	}
 	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&file); err != nil && !errors.Is(err, io.EOF) {
-		return nil, &FileError{path, err}
+		return nil, cannotRead(path, err)
 	}
 	const hint = "write pools: [{name: flash, dir: /flash, capacity: 10 TB}]"
 	wrong := func(n *yaml.Node, format string, args ...any) error {
@@ -42,7 +42,7 @@ func ReadPools(path string) ([]Pool, error) {
 	}
 	base, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
-		return nil, &FileError{path, err}
+		return nil, cannotRead(path, err)
 	}
 	var pools []Pool
 	for _, n := range file.Pools.Content {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -96,28 +95,18 @@ func (r *Rules) lists() bool {
 	return slices.ContainsFunc(r.Rules, func(r Rule) bool { return r.Verb == List })
 }
 
-// FileError is returned for a file of rules or pools that cannot be read.
-type FileError struct {
-	Path string
-	Err  error
+// cannotRead is the error for a file of rules or pools.
+func cannotRead(path string, err error) error {
+	return exit.Errorf(exit.Usage, "name a file of rules: see premix help files-policy", "cannot read %s: %w", path, err)
 }
 
-func (e *FileError) Error() string { return fmt.Sprintf("cannot read %s: %v", e.Path, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*FileError) ExitCode() exit.Code { return exit.Usage }
-func (e *FileError) Unwrap() error     { return e.Err }
-
-// Hint names the documentation of rules.
-func (e *FileError) Hint() string { return "name a file of rules: see premix help files-policy" }
-
 // ReadFile reads a file of rules. pools are known in advance; the file may declare more.
-// Relative directories are relative to the directory of the file. The error is a
-// [FileError] or a [problem.List].
+// Relative directories are relative to the directory of the file. A mistake in
+// the file is a [problem.List].
 func ReadFile(path string, pools []Pool) (*Rules, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &FileError{path, err}
+		return nil, cannotRead(path, err)
 	}
 	return Parse(path, string(text), pools)
 }
@@ -132,7 +121,7 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 	}
 	base, err := filepath.Abs(filepath.Dir(file))
 	if err != nil {
-		return nil, &FileError{file, err}
+		return nil, cannotRead(file, err)
 	}
 	p := &parser{tokens: tokens, rules: r, base: base}
 	for bad == nil && p.peek().kind != kindEnd {

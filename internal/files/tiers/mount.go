@@ -82,7 +82,7 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	server, rings, err := connect(served, dir, options)
 	if err != nil {
 		t.close()
-		return nil, &MountError{dir, err}
+		return nil, cannotMount(dir, err)
 	}
 	moreProcs()
 	m := &Mounted{dir, c, t, server, rings, make(chan struct{})}
@@ -94,7 +94,7 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 		}
 	}()
 	if err := errors.Join(server.WaitMount(), m.neverPoll()); err != nil {
-		return nil, errors.Join(&MountError{dir, err}, m.Unmount())
+		return nil, errors.Join(cannotMount(dir, err), m.Unmount())
 	}
 	return m, nil
 }
@@ -188,6 +188,11 @@ func (m *Mounted) neverPoll() error {
 // for requests of the kernel.
 const spareProcs = 8
 
+// cannotMount is the error for a mount that the kernel refuses.
+func cannotMount(dir string, err error) error {
+	return exit.Errorf(exit.Unavailable, "it needs /dev/fuse, and fusermount3 where premix does not run as root", "mounting on %s: %w", dir, err)
+}
+
 // moreProcs lets a request be taken up with fewer wake-ups. A thread that waits in a system
 // call keeps its processor of the Go scheduler as long as others are free. With only as
 // many processors as cores, readers of requests hold all of them; a monitor thread takes
@@ -198,21 +203,6 @@ func moreProcs() {
 	if runtime.GOMAXPROCS(0) < spareProcs {
 		runtime.GOMAXPROCS(spareProcs)
 	}
-}
-
-// MountError is returned if the kernel refuses the mount.
-type MountError struct {
-	Dir string
-	Err error
-}
-
-func (e *MountError) Error() string { return fmt.Sprintf("mounting on %s: %v", e.Dir, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*MountError) ExitCode() exit.Code { return exit.Unavailable }
-func (e *MountError) Unwrap() error     { return e.Err }
-func (e *MountError) Hint() string {
-	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
 }
 
 // dead reports whether an error means that the server of a mount is gone. A request that
@@ -312,7 +302,7 @@ func (m *Mounted) Unmount() error {
 			}
 		}
 		if err != nil {
-			return &MountError{m.Dir, err}
+			return cannotMount(m.Dir, err)
 		}
 		// A mount that is still in use is served until this process ends.
 		select {

@@ -143,20 +143,6 @@ func start(c calls.Call, p calls.Plan) string {
 	return ""
 }
 
-// UnfitError is the error for a command of which no snapshot can be made.
-type UnfitError struct {
-	Reason string
-	hint   string
-}
-
-func (e *UnfitError) Error() string { return "the command cannot start hot: " + e.Reason }
-
-// ExitCode implements exit.Coded.
-func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
-
-// Hint returns the hint for the user.
-func (e *UnfitError) Hint() string { return e.hint }
-
 // WarmBeside does the work of Warm while a call runs, at the lowest priority. It does
 // nothing if another process already does that.
 func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
@@ -177,10 +163,10 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		return nil, err
 	}
 	if p.Behind != nil {
-		return nil, &UnfitError{p.Reason, "prepare the call of " + strings.Join(p.Behind, " or ") + " that it makes, or run the command twice"}
+		return nil, exit.Errorf(exit.Unavailable, "prepare the call of "+strings.Join(p.Behind, " or ")+" that it makes, or run the command twice", "the command cannot start hot: %s", p.Reason)
 	}
 	if p.Key == "" {
-		return nil, &UnfitError{p.Reason, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them"}
+		return nil, exit.Errorf(exit.Unavailable, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them", "the command cannot start hot: %s", p.Reason)
 	}
 	store, err := inplace.DefaultStore()
 	if err != nil {
@@ -201,7 +187,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 				if unfit.Written != nil && calls.RecordOutput(c, unfit.Written.Arg) {
 					return Warm(ctx, c, set, log)
 				}
-				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
+				err = exit.Errorf(exit.Unavailable, "it starts plainly, with the same results", "the command cannot start hot: %s", unfit.Reason)
 				if unfit.Passing && inplace.Usable(store, e) {
 					return nil, errors.Join(err, calls.RecordKept(p.Key))
 				}
@@ -222,7 +208,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	}
 	if slices.ContainsFunc(removed, func(r *inplace.Snapshot) bool { return r.ID == s.ID }) {
 		reason := fmt.Sprintf("its snapshot takes %s, and the quota is %s", units.Size(size), units.Size(set.Quota))
-		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.RecordCold(c, p, reason))
+		return nil, errors.Join(exit.Errorf(exit.Unavailable, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml", "the command cannot start hot: %s", reason), calls.RecordCold(c, p, reason))
 	}
 	return s, calls.RecordReady(c, p)
 }

@@ -2,7 +2,6 @@ package dropin
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,27 +39,12 @@ func ReadSettings() (Settings, error) {
 	for key, name := range map[string]string{"quota": "PREMIX_HOT_QUOTA", "worth": "PREMIX_HOT_WORTH"} {
 		if text := os.Getenv(name); text != "" {
 			if hint, err := s.set(key, text); err != nil {
-				return s, &SettingError{fmt.Errorf("%s: %w", name, err), hint}
+				return s, exit.Errorf(exit.Usage, hint, "%s: %w", name, err)
 			}
 		}
 	}
 	return s, nil
 }
-
-// SettingError is a mistake in a variable.
-type SettingError struct {
-	Err  error
-	hint string
-}
-
-func (e *SettingError) Error() string { return e.Err.Error() }
-func (e *SettingError) Unwrap() error { return e.Err }
-
-// Hint returns the hint for the user.
-func (e *SettingError) Hint() string { return e.hint }
-
-// ExitCode implements exit.Coded.
-func (*SettingError) ExitCode() exit.Code { return exit.Usage }
 
 // read reads hot.yaml.
 func (s *Settings) read(file string, text []byte) error {

@@ -13,21 +13,6 @@ import (
 	"premix/internal/kit/exit"
 )
 
-// ShimError is the error for shims that cannot be made as they were asked for.
-type ShimError struct {
-	Err  error
-	hint string
-}
-
-func (e *ShimError) Error() string { return e.Err.Error() }
-func (e *ShimError) Unwrap() error { return e.Err }
-
-// Hint returns the hint for the user.
-func (e *ShimError) Hint() string { return e.hint }
-
-// ExitCode implements exit.Coded.
-func (*ShimError) ExitCode() exit.Code { return exit.Usage }
-
 // ShimOptions say which shims are made, and where.
 type ShimOptions struct {
 	Dir       string // empty: shims in the user's directory of premix
@@ -45,11 +30,11 @@ func MakeShims(names []string, opt ShimOptions) (string, error) {
 	}
 	for _, name := range names {
 		if strings.Contains(name, "/") || name == "" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "premix") {
-			return "", &ShimError{errors.New("a shim cannot have the name " + name), "give the name of a program, without a directory"}
+			return "", exit.Errorf(exit.Usage, "give the name of a program, without a directory", "a shim cannot have the name %s", name)
 		}
 		var missing *calls.NotFound
 		if _, _, err := calls.FindProgram(name); errors.As(err, &missing) && !opt.Container {
-			return "", &ShimError{err, missing.Hint() + "; for a tool in an image give --container"}
+			return "", exit.Errorf(exit.Usage, missing.Hint()+"; for a tool in an image give --container", "%w", err)
 		} else if err != nil && !opt.Container {
 			return "", err
 		}
@@ -83,7 +68,7 @@ func MakeShims(names []string, opt ShimOptions) (string, error) {
 	}
 	err = calls.MakeShims(dir, shim, names)
 	if errors.Is(err, fs.ErrExist) {
-		err = &ShimError{err, "give an empty directory with --dir"}
+		err = exit.Errorf(exit.Usage, "give an empty directory with --dir", "%w", err)
 	}
 	return dir, err
 }
@@ -119,7 +104,7 @@ func shimProgram() (string, error) {
 	}
 	path := filepath.Join(filepath.Dir(self), calls.ShimName)
 	if _, err := os.Stat(path); err != nil {
-		return "", &ShimError{err, "install " + calls.ShimName + " beside premix: make builds both into bin"}
+		return "", exit.Errorf(exit.Usage, "install "+calls.ShimName+" beside premix: make builds both into bin", "%w", err)
 	}
 	return path, nil
 }

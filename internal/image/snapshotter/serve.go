@@ -18,6 +18,7 @@ import (
 
 	"premix/internal/kit/access"
 	"premix/internal/kit/bounded"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/lock"
 	own "premix/internal/kit/owner"
 	"premix/internal/kit/unixpeer"
@@ -39,7 +40,7 @@ const endWithin = 10 * time.Second
 // stay: containers and the next snapshotter continue to use them.
 func Run(ctx context.Context, o Options, address string) (err error) {
 	if os.Geteuid() != 0 {
-		return &Error{Unavailable, "only root can mount the layers of containers", "sudo premix snapshotter ...", nil}
+		return exit.Errorf(exit.Unavailable, "sudo premix snapshotter ...", "only root can mount the layers of containers")
 	}
 	if o.Root, err = makeRoot(o.Root); err != nil {
 		return err
@@ -69,7 +70,7 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	if o.ImageService != "" {
 		handler, done, err := s.imageService(o.ImageService)
 		if err != nil {
-			return &Error{Usage, fmt.Sprintf("%s cannot be a socket of containerd: %v", o.ImageService, err), "give the path of a socket with --image-service", err}
+			return exit.Errorf(exit.Usage, "give the path of a socket with --image-service", "%s cannot be a socket of containerd: %w", o.ImageService, err)
 		}
 		defer func() { err = errors.Join(err, done()) }()
 		options = append(options, grpc.UnknownServiceHandler(handler))
@@ -146,7 +147,7 @@ func takeLock(root string) (*os.File, error) {
 	}
 	if err := lock.Take(f, lock.Exclusive); err != nil {
 		f.Close()
-		return nil, &Error{Busy, "another snapshotter uses " + root, "end it, or give another directory with --root", err}
+		return nil, exit.Errorf(exit.Directory, "end it, or give another directory with --root", "another snapshotter uses %s", root)
 	}
 	return f, nil
 }
@@ -170,7 +171,7 @@ func listen(address string) (net.Listener, error) {
 	l, err := access.Listen(context.Background(), access.Options{Address: access.UnixPrefix + address})
 	switch {
 	case errors.Is(err, access.ErrBusy):
-		return nil, &Error{Busy, "another process already serves " + address, "end it, or give another path with --address", nil}
+		return nil, exit.Errorf(exit.Directory, "end it, or give another path with --address", "another process already serves %s", address)
 	case err != nil:
 		return nil, addressError(address, errors.Unwrap(err))
 	}
@@ -178,7 +179,7 @@ func listen(address string) (net.Listener, error) {
 }
 
 func addressError(address string, err error) error {
-	return &Error{Usage, fmt.Sprintf("%s cannot be a socket: %v", address, err), "give the path of a socket with --address, of at most 107 bytes", err}
+	return exit.Errorf(exit.Usage, "give the path of a socket with --address, of at most 107 bytes", "%s cannot be a socket: %w", address, err)
 }
 
 // notifyReady notifies systemd that containerd may start, if systemd requests that

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/exit"
 	"premix/internal/node"
 	"premix/internal/store/object"
 )
@@ -97,7 +98,7 @@ func New(o Options) (*Snapshotter, error) {
 }
 
 func rootError(root string, err error) error {
-	return &Error{Usage, fmt.Sprintf("%s cannot be used: %v", root, err), "give a directory on a disk with --root", err}
+	return exit.Errorf(exit.Usage, "give a directory on a disk with --root", "%s cannot be used: %w", root, err)
 }
 
 func (s *Snapshotter) snapshotsDir() string       { return filepath.Join(s.root, "snapshots") }

@@ -120,21 +120,6 @@ func (s *Summary) Err() error {
 	return e
 }
 
-// BusyError reports that another process makes rounds of the list.
-type BusyError struct{ List, Store string }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("another premix syncs the list %s into %s", e.List, e.Store)
-}
-
-// ExitCode implements exit.Coded.
-func (*BusyError) ExitCode() exit.Code { return exit.Directory }
-
-// Hint returns the hint for the user.
-func (e *BusyError) Hint() string {
-	return "wait for it, or stop it; if it syncs another list, give the lists different names (name: ...)"
-}
-
 // Watcher makes rounds of a list. It is not safe for concurrent use.
 type Watcher struct {
 	store  *store.Store
@@ -164,7 +149,7 @@ func New(s *store.Store, l *List, o Options) (*Watcher, error) {
 	cancel()
 	w.unlock, err = s.Lock(once, "watch-"+l.Name)
 	if errors.Is(err, context.Canceled) {
-		return nil, &BusyError{l.Name, s.Dir()}
+		return nil, exit.Errorf(exit.Directory, "wait for it, or stop it; if it syncs another list, give the lists different names (name: ...)", "another premix syncs the list %s into %s", l.Name, s.Dir())
 	}
 	if err != nil {
 		return nil, err

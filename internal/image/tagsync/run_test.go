@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/kit/exit"
 )
 
 // TestDaemon checks that a round starts at once if the list has changed or a round is
@@ -77,8 +79,7 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var busy *BusyError
-	if _, err := New(b.store, l, b.o); !errors.As(err, &busy) {
+	if _, err := New(b.store, l, b.o); exit.Of(err) != exit.Directory {
 		t.Errorf("%v", err)
 	}
 	stop(stopped)

@@ -59,23 +59,6 @@ type RetryState struct {
 	Hint     string    `json:"hint,omitempty"`
 }
 
-// StateError is an error of the file of a state.
-type StateError struct {
-	File string
-	Err  error
-}
-
-func (e *StateError) Error() string { return fmt.Sprintf("%s cannot be read: %v", e.File, e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*StateError) ExitCode() exit.Code { return exit.Failed }
-func (e *StateError) Unwrap() error     { return e.Err }
-
-// Hint returns the hint for the user.
-func (e *StateError) Hint() string {
-	return "remove the file: the next round makes it again; images that have left the list since must then be removed with premix image rm"
-}
-
 // Read returns the recorded state of a list; it is empty for an unknown list.
 func Read(s *store.Store, name string) (*State, error) {
 	dir, err := s.Own("watch")
@@ -98,7 +81,7 @@ func readState(file string) (*State, error) {
 		err = fmt.Errorf("its format is %q", st.Format)
 	}
 	if err != nil {
-		return nil, &StateError{file, err}
+		return nil, exit.Errorf(exit.Failed, "remove the file: the next round makes it again; images that have left the list since must then be removed with premix image rm", "%s cannot be read: %w", file, err)
 	}
 	return st, nil
 }

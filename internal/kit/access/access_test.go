@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"testing"
 
 	"premix/internal/kit/access"
+	"premix/internal/kit/exit"
 	"premix/internal/kit/owner"
 	"premix/internal/testkit/shortdir"
 )
@@ -227,8 +229,12 @@ func TestReadTokens(t *testing.T) {
 		{"\n# nothing\n", 0, "no token"},
 	} {
 		_, err := access.ReadTokens(write(t, c.text, 0o600))
-		var e *access.FileError
-		if !errors.As(err, &e) || e.Line != c.line || !strings.Contains(e.Reason, c.want) || e.Hint() == "" {
+		place := ""
+		if c.line > 0 {
+			place = fmt.Sprintf(":%d: ", c.line)
+		}
+		var e *exit.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Error(), place) || !strings.Contains(e.Error(), c.want) || e.Hint() == "" {
 			t.Errorf("%q: %v", c.text, err)
 		}
 	}

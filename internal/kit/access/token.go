@@ -26,27 +26,6 @@ type Tokens struct {
 	users []string
 }
 
-// FileError is a mistake in a file of tokens.
-type FileError struct {
-	File     string
-	Line     int // 0 for the whole file
-	Reason   string
-	HintText string
-}
-
-func (e *FileError) Error() string {
-	if e.Line == 0 {
-		return e.File + ": " + e.Reason
-	}
-	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason)
-}
-
-// ExitCode implements exit.Coded.
-func (*FileError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the way to correct the file.
-func (e *FileError) Hint() string { return e.HintText }
-
 // ReadTokens reads a file of tokens. A line is a token, or a user and its token. Empty
 // lines and lines that begin with # have no meaning.
 func ReadTokens(path string) (*Tokens, error) {
@@ -66,11 +45,11 @@ func ReadTokens(path string) (*Tokens, error) {
 			user = fields[0]
 		}
 		if len(fields) > 2 || len(token) < shortest {
-			return nil, &FileError{path, n, fmt.Sprintf("a line is a token, or a user and a token; a token has at least %d characters", shortest), "make a token with: openssl rand -hex 16"}
+			return nil, exit.Errorf(exit.Usage, "make a token with: openssl rand -hex 16", "%s:%d: a line is a token, or a user and a token; a token has at least %d characters", path, n, shortest)
 		}
 		sum := sha256.Sum256([]byte(token))
 		if _, there := t.find(sum); there {
-			return nil, &FileError{path, n, "the token is the one of an earlier line", "give every line a token of its own"}
+			return nil, exit.Errorf(exit.Usage, "give every line a token of its own", "%s:%d: the token is the one of an earlier line", path, n)
 		}
 		t.sums, t.users = append(t.sums, sum), append(t.users, user)
 	}
@@ -78,7 +57,7 @@ func ReadTokens(path string) (*Tokens, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if len(t.sums) == 0 {
-		return nil, &FileError{File: path, Reason: "there is no token in the file", HintText: "make a token with: openssl rand -hex 16"}
+		return nil, exit.Errorf(exit.Usage, "make a token with: openssl rand -hex 16", "%s: there is no token in the file", path)
 	}
 	return t, nil
 }
@@ -87,7 +66,7 @@ func ReadTokens(path string) (*Tokens, error) {
 func (t *Tokens) Named(path string) error {
 	for _, user := range t.users {
 		if user == "" {
-			return &FileError{File: path, Reason: "a line has no user", HintText: "write a user and a token on each line"}
+			return exit.Errorf(exit.Usage, "write a user and a token on each line", "%s: a line has no user", path)
 		}
 	}
 	return nil
@@ -120,7 +99,7 @@ func ReadToken(path string) (string, error) {
 	}
 	fields := strings.Fields(string(text))
 	if len(fields) != 1 || len(fields[0]) < shortest {
-		return "", &FileError{File: path, Reason: fmt.Sprintf("the file must have one token of at least %d characters", shortest), HintText: "make a token with: openssl rand -hex 16"}
+		return "", exit.Errorf(exit.Usage, "make a token with: openssl rand -hex 16", "%s: the file must have one token of at least %d characters", path, shortest)
 	}
 	return fields[0], nil
 }

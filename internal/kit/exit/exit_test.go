@@ -48,3 +48,12 @@ func TestOf(t *testing.T) {
 		}
 	}
 }
+
+func TestErrorf(t *testing.T) {
+	inner := &coded{Trust, nil}
+	err := fmt.Errorf("while: %w", Errorf(Usage, "do this", "%s: %w", "file", inner))
+	var e *Error
+	if !errors.As(err, &e) || e.Hint() != "do this" || e.Error() != "file: coded" || Of(err) != Usage || !errors.Is(err, inner) {
+		t.Errorf("%v", err)
+	}
+}

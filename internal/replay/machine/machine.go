@@ -16,26 +16,6 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// Error is returned for a machine file that cannot be used.
-type Error struct {
-	Path     string
-	Reason   string
-	HintText string
-}
-
-func (e *Error) Error() string { return fmt.Sprintf("machine %s: %s", e.Path, e.Reason) }
-
-// ExitCode implements exit.Coded.
-func (*Error) ExitCode() exit.Code { return exit.Usage }
-
-// Hint names the documentation.
-func (e *Error) Hint() string {
-	if e.HintText == "" {
-		return "premix help replay describes the file"
-	}
-	return e.HintText
-}
-
 // Machine is a machine for jobs.
 type Machine struct {
 	Name       string      `yaml:"name" json:"name"`
@@ -186,7 +166,7 @@ func Read(path string) (*Machine, error) {
 		if errors.As(err, &p) {
 			err = p.Err
 		}
-		return nil, &Error{Path: path, Reason: err.Error(), HintText: "without --machine it is derived from the trace"}
+		return nil, exit.Errorf(exit.Usage, "without --machine it is derived from the trace", "machine %s: %w", path, err)
 	}
 	var m *Machine
 	switch {
@@ -198,7 +178,7 @@ func Read(path string) (*Machine, error) {
 		m, err = Parse(b)
 	}
 	if err != nil {
-		return nil, &Error{Path: path, Reason: err.Error()}
+		return nil, exit.Errorf(exit.Usage, "premix help replay describes the file", "machine %s: %w", path, err)
 	}
 	return m, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/kit/exit"
 	"premix/internal/replay/trace"
 )
 
@@ -99,8 +100,8 @@ func TestParseRefuses(t *testing.T) {
 func TestReadNamesTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.yaml")
 	_, err := Read(path)
-	var e *Error
-	if !errors.As(err, &e) || e.Path != path || !strings.Contains(e.Hint(), "derived from the trace") {
+	var e *exit.Error
+	if !errors.As(err, &e) || !strings.Contains(e.Error(), path) || !strings.Contains(e.Hint(), "derived from the trace") {
 		t.Errorf("no such file: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("pools: []"), 0o666); err != nil {

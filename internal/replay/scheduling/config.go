@@ -18,20 +18,6 @@ import (
 	"premix/internal/replay/trace"
 )
 
-// Error is returned for a policy that is not valid.
-type Error struct {
-	Reason   string
-	HintText string
-}
-
-func (e *Error) Error() string { return e.Reason }
-
-// ExitCode implements exit.Coded.
-func (*Error) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the way to resolve the error.
-func (e *Error) Hint() string { return e.HintText }
-
 // The orders.
 const (
 	FCFS        = "fcfs"
@@ -184,11 +170,11 @@ func (c *Config) check() error {
 func ReadFile(path string) ([]Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &Error{Reason: err.Error(), HintText: "give a file of policies; premix help replay describes it"}
+		return nil, exit.Errorf(exit.Usage, "give a file of policies; premix help replay describes it", "%w", err)
 	}
 	list, err := Parse(b)
 	if err != nil {
-		return nil, &Error{Reason: fmt.Sprintf("%s: %v", path, err), HintText: "premix help replay describes the file"}
+		return nil, exit.Errorf(exit.Usage, "premix help replay describes the file", "%s: %v", path, err)
 	}
 	return list, nil
 }
@@ -230,7 +216,7 @@ func Choose(names []string, file []Config) ([]Config, error) {
 			c := Config{Name: name, Exec: strings.Fields(command)}
 			c.defaults()
 			if len(c.Exec) == 0 {
-				return nil, &Error{Reason: "exec: names no command", HintText: "write it as in exec:./policy.py"}
+				return nil, exit.Errorf(exit.Usage, "write it as in exec:./policy.py", "exec: names no command")
 			}
 			list = append(list, c)
 			continue
@@ -246,7 +232,7 @@ func Choose(names []string, file []Config) ([]Config, error) {
 			for _, c := range file {
 				known = append(known, c.Name)
 			}
-			return nil, &Error{Reason: fmt.Sprintf("unknown policy %q", name), HintText: "it is one of " + strings.Join(known, ", ") + ", or exec:COMMAND"}
+			return nil, exit.Errorf(exit.Usage, "it is one of "+strings.Join(known, ", ")+", or exec:COMMAND", "unknown policy %q", name)
 		}
 		list = append(list, c)
 	}

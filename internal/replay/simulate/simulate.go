@@ -95,23 +95,6 @@ func (e *StuckError) Hint() string {
 	return "a policy is asked at each moment at which something happens: it must start a job that fits, or ask to be woken"
 }
 
-// StartError is returned if a policy starts a job that cannot start.
-type StartError struct {
-	Policy string
-	Job    int64
-	Reason string
-}
-
-func (e *StartError) Error() string {
-	return fmt.Sprintf("policy %s wants to start job %d, which %s", e.Policy, e.Job, e.Reason)
-}
-
-// ExitCode implements exit.Coded.
-func (*StartError) ExitCode() exit.Code { return exit.Failed }
-
-// Hint names the documentation.
-func (e *StartError) Hint() string { return "see the protocol: premix help replay" }
-
 // State is the state of a job.
 type State uint8
 
@@ -750,7 +733,7 @@ func (c *Cluster) Fits(job int32) bool {
 // Start starts a job.
 func (c *Cluster) Start(job int32) error {
 	fail := func(reason string) error {
-		return &StartError{Policy: c.policy.Name(), Job: c.Trace.Number[job], Reason: reason}
+		return exit.Errorf(exit.Failed, "see the protocol: premix help replay", "policy %s wants to start job %d, which %s", c.policy.Name(), c.Trace.Number[job], reason)
 	}
 	if c.state[job] != Queued {
 		return fail("is not waiting")

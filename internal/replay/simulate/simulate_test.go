@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"premix/internal/kit/exit"
 	"premix/internal/replay/freecapacity"
 	"premix/internal/replay/machine"
 	"premix/internal/replay/trace"
@@ -176,8 +177,8 @@ func TestPolicyAtFault(t *testing.T) {
 		p.queue = nil
 		return nil
 	}}, Options{})
-	var start *StartError
-	if !errors.As(err, &start) || start.Hint() == "" {
+	var start *exit.Error
+	if !errors.As(err, &start) || start.Hint() == "" || !strings.Contains(err.Error(), "wants to start job") {
 		t.Errorf("more is started than fits: %v", err)
 	}
 	over, cancel := context.WithCancel(context.Background())

@@ -24,22 +24,11 @@ type Change struct {
 	part  float64 // nodes to take away from each group, as a part
 }
 
-// Error is returned for a change that is not possible.
-type Error struct{ Text, Reason string }
-
-func (e *Error) Error() string { return fmt.Sprintf("--what-if %s: %s", e.Text, e.Reason) }
-
-// ExitCode implements exit.Coded.
-func (*Error) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the possible changes.
-func (*Error) Hint() string {
-	return "write it as in more-jobs=10%, fewer-nodes=32 or fewer-nodes=5%"
-}
-
 // Parse parses a change.
 func Parse(text string) (Change, error) {
-	wrong := func(reason string) (Change, error) { return Change{}, &Error{text, reason} }
+	wrong := func(reason string) (Change, error) {
+		return Change{}, exit.Errorf(exit.Usage, "write it as in more-jobs=10%, fewer-nodes=32 or fewer-nodes=5%", "--what-if %s: %s", text, reason)
+	}
 	key, value, _ := strings.Cut(text, "=")
 	number, percent := strings.CutSuffix(value, "%")
 	v, err := strconv.ParseFloat(number, 64)
@@ -129,7 +118,7 @@ func (c Change) machine(m *machine.Machine) (*machine.Machine, error) {
 			}
 		}
 		if group.Count <= c.nodes {
-			return nil, &Error{"fewer-nodes=" + strconv.Itoa(c.nodes), fmt.Sprintf("the largest group of equal nodes, in pool %s, has %d", p.Name, group.Count)}
+			return nil, exit.Errorf(exit.Usage, "write it as in more-jobs=10%, fewer-nodes=32 or fewer-nodes=5%", "--what-if %s: %s", "fewer-nodes="+strconv.Itoa(c.nodes), fmt.Sprintf("the largest group of equal nodes, in pool %s, has %d", p.Name, group.Count))
 		}
 		group.Count -= c.nodes
 	}

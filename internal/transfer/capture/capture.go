@@ -40,18 +40,9 @@ type Options struct {
 	Pcap       string // file for captured headers; empty: none
 }
 
-// PrivilegeError is returned if this process is not permitted to capture.
-type PrivilegeError struct{ Err error }
-
-func (e *PrivilegeError) Error() string { return fmt.Sprintf("packets cannot be captured: %v", e.Err) }
-
-// ExitCode implements exit.Coded.
-func (*PrivilegeError) ExitCode() exit.Code { return exit.Unavailable }
-func (e *PrivilegeError) Unwrap() error     { return e.Err }
-
-// Hint names two ways to measure.
-func (e *PrivilegeError) Hint() string {
-	return "run premix as root, or measure times alone with --capture none"
+// cannotCapture is the error where this process is not permitted to capture.
+func cannotCapture(err error) error {
+	return exit.Errorf(exit.Unavailable, "run premix as root, or measure times alone with --capture none", "packets cannot be captured: %w", err)
 }
 
 // Source is a running capture of any kind.
@@ -83,7 +74,7 @@ func Open(o Options) (_ *Capture, err error) {
 	if err != nil {
 		err = os.NewSyscallError("socket", err)
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-			return nil, &PrivilegeError{err}
+			return nil, cannotCapture(err)
 		}
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/bpf"
 
+	"premix/internal/kit/exit"
 	"premix/internal/testkit/netrelay"
 )
 
@@ -306,7 +307,7 @@ func TestTally(t *testing.T) {
 func TestWithoutPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		_, err := Open(Options{Interface: "lo", Here: netip.MustParseAddr("127.0.0.1"), Peer: netip.MustParseAddr("127.0.0.1")})
-		var p *PrivilegeError
+		var p *exit.Error
 		if !errors.As(err, &p) || p.Hint() == "" {
 			t.Errorf("error %v", err)
 		}

@@ -83,7 +83,7 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 	d.remove()
 	err = fmt.Errorf("tcpdump: %s: %w", strings.Join(output, "; "), err)
 	if os.Geteuid() != 0 {
-		return nil, &PrivilegeError{err}
+		return nil, cannotCapture(err)
 	}
 	return nil, err
 }

@@ -10,7 +10,6 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/big"
 	"os"
@@ -27,22 +26,15 @@ type Keys struct {
 	secret []byte
 }
 
+// notKey is the error for a file that does not contain a key.
+func notKey(file, reason string) error {
+	return exit.Errorf(exit.Usage, "premix transfer serve DIR --listen ADDRESS --key FILE writes FILE for itself and FILE"+ClientSuffix+" for others",
+		"%s is not a key: %s", file, reason)
+}
+
 // Key is the key of a server's client: the digest of the only certificate that it accepts,
 // and the secret that gives access.
 type Key struct{ certificate, secret []byte }
-
-// KeyError is returned for a file that does not contain a key.
-type KeyError struct{ File, Reason string }
-
-func (e *KeyError) Error() string { return fmt.Sprintf("%s is not a key: %s", e.File, e.Reason) }
-
-// ExitCode implements exit.Coded.
-func (*KeyError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint returns the command that makes a key.
-func (e *KeyError) Hint() string {
-	return "premix transfer serve DIR --listen ADDRESS --key FILE writes FILE for itself and FILE" + ClientSuffix + " for others"
-}
 
 const (
 	// ClientSuffix is appended to the server's file name for the file of its clients.
@@ -108,7 +100,7 @@ func LoadKeys(file string) (*Keys, error) {
 	}
 	k := &Keys{}
 	if k.cert, err = tls.X509KeyPair(text, text); err != nil {
-		return nil, &KeyError{file, err.Error()}
+		return nil, notKey(file, err.Error())
 	}
 	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
 		if b.Type == secretPEM {
@@ -116,7 +108,7 @@ func LoadKeys(file string) (*Keys, error) {
 		}
 	}
 	if len(k.secret) != secretSize {
-		return nil, &KeyError{file, "there is no secret in it"}
+		return nil, notKey(file, "there is no secret in it")
 	}
 	return k, nil
 }
@@ -131,7 +123,7 @@ func (k *Keys) Key() *Key {
 func LoadKey(file string) (*Key, error) {
 	text, err := owner.ReadSecret(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &KeyError{file, "there is no such file"}
+		return nil, notKey(file, "there is no such file")
 	}
 	if err != nil {
 		return nil, err
@@ -139,7 +131,7 @@ func LoadKey(file string) (*Key, error) {
 	word, ok := strings.CutPrefix(strings.TrimSpace(string(text)), keyWord)
 	b, err := base64.RawURLEncoding.DecodeString(word)
 	if !ok || err != nil || len(b) != sha256.Size+secretSize {
-		return nil, &KeyError{file, "it is not one line that begins with " + strings.TrimSpace(keyWord)}
+		return nil, notKey(file, "it is not one line that begins with "+strings.TrimSpace(keyWord))
 	}
 	return &Key{b[:sha256.Size], b[sha256.Size:]}, nil
 }

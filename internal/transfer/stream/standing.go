@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/kit/bounded"
+	"premix/internal/kit/exit"
 )
 
 const (
@@ -379,7 +380,7 @@ func (j *Copy) visit(ctx context.Context, q *request) (_ *Result, moved bool, er
 // strange returns the error for a server that cannot be used.
 func strange(server string, err error) error {
 	if errors.Is(err, errCertificate) {
-		return &RefusedError{"at " + server + " is not the server of this key: its certificate is another one"}
+		return exit.Errorf(exit.Origin, "ask the owner of the server for its key: the file whose name ends with "+ClientSuffix, "at %s is not the server of this key: its certificate is another one", server)
 	}
 	return &PeerError{Server: true, Err: err}
 }

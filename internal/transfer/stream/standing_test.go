@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"premix/internal/kit/beneath"
+	"premix/internal/kit/exit"
 	"premix/internal/store/object"
 )
 
@@ -65,11 +66,10 @@ func keys(t *testing.T) (*Keys, *Key) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var bad *KeyError
-	if _, err := LoadKey(file); !errors.As(err, &bad) {
+	if _, err := LoadKey(file); exit.Of(err) != exit.Usage || !strings.Contains(err.Error(), "is not a key") {
 		t.Errorf("the server's keys as a client's: %v", err)
 	}
-	if _, err := LoadKeys(file + ClientSuffix); !errors.As(err, &bad) {
+	if _, err := LoadKeys(file + ClientSuffix); exit.Of(err) != exit.Usage || !strings.Contains(err.Error(), "is not a key") {
 		t.Errorf("a client's key as the server's: %v", err)
 	}
 	return k, c
@@ -180,9 +180,8 @@ func TestStandingRefuses(t *testing.T) {
 			if send {
 				write(t, local, []byte("mine"))
 			}
-			var refused *RefusedError
 			_, err := (&Copy{Server: address, Key: c.key, Send: send, Local: local, Remote: "file"}).Run(t.Context())
-			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) {
+			if exit.Of(err) != exit.Origin || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, %t: %T %v", name, send, err, err)
 			}
 			if _, err := os.Lstat(local); !send && err == nil {

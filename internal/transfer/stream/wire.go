@@ -128,20 +128,6 @@ func (*TargetError) ExitCode() exit.Code { return exit.Directory }
 // Hint returns the ways to resolve the error.
 func (e *TargetError) Hint() string { return "free some space, or give another destination" }
 
-// RefusedError is returned if a standing server does not accept the key, or if another
-// server is at its address.
-type RefusedError struct{ Reason string }
-
-func (e *RefusedError) Error() string { return e.Reason }
-
-// ExitCode implements exit.Coded.
-func (*RefusedError) ExitCode() exit.Code { return exit.Origin }
-
-// Hint says how to get the right key.
-func (e *RefusedError) Hint() string {
-	return "ask the owner of the server for its key: the file whose name ends with " + ClientSuffix
-}
-
 // PeerError is returned if the far end did not start, or if the connection to it broke.
 type PeerError struct {
 	Met    bool   // the two ends had been connected before
@@ -190,7 +176,7 @@ func (f failure) err() error {
 	case "target":
 		return &TargetError{f.Message}
 	case "refused":
-		return &RefusedError{f.Message}
+		return exit.Errorf(exit.Origin, "ask the owner of the server for its key: the file whose name ends with "+ClientSuffix, "%s", f.Message)
 	}
 	return fmt.Errorf("at the far end: %s", f.Message)
 }

@@ -57,27 +57,6 @@ type Options struct {
 // Progress is the progress of a run in copies.
 type Progress struct{ Done, All int }
 
-// SetupError is returned if a bench cannot begin.
-type SetupError struct {
-	Reason   string
-	HintText string
-	Err      error
-}
-
-func (e *SetupError) Error() string {
-	if e.Err != nil {
-		return fmt.Sprintf("%s: %v", e.Reason, e.Err)
-	}
-	return e.Reason
-}
-
-// ExitCode implements exit.Coded.
-func (*SetupError) ExitCode() exit.Code { return exit.Directory }
-func (e *SetupError) Unwrap() error     { return e.Err }
-
-// Hint returns the way to resolve the error.
-func (e *SetupError) Hint() string { return e.HintText }
-
 // item is a planned copy.
 type item struct {
 	protocol *link.Protocol
@@ -131,11 +110,11 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 		return nil, err
 	}
 	if b.addr, err = Resolve(ctx, l.Host); err != nil {
-		return nil, &SetupError{"the peer has no address", "give host: a name that can be resolved, or an address", err}
+		return nil, exit.Errorf(exit.Directory, "give host: a name that can be resolved, or an address", "the peer has no address: %w", err)
 	}
 	device, here, err := capture.Route(b.addr)
 	if err != nil {
-		return nil, &SetupError{"there is no way to the peer", "name the interface: in the link file", err}
+		return nil, exit.Errorf(exit.Directory, "name the interface: in the link file", "there is no way to the peer: %w", err)
 	}
 	b.device, b.here = device, here
 	if l.Interface != "" {
@@ -151,7 +130,7 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 		return nil, err
 	}
 	if b.out, err = transfer.Create(o.Out, record.Header{Premix: o.Version, Host: b.host, PID: os.Getpid(), Created: time.Now().UTC()}); err != nil {
-		return nil, &SetupError{"the results can't be written", "give a directory that you can write to with --out", err}
+		return nil, exit.Errorf(exit.Directory, "give a directory that you can write to with --out", "the results can't be written: %w", err)
 	}
 	return b, nil
 }
@@ -207,16 +186,16 @@ func (b *Bench) startCapture(id string) (s capture.Source, begin time.Time, err 
 
 func (b *Bench) directories(ctx context.Context) (err error) {
 	if err := owner.MkdirAll(b.l.Directory, 0o755); err != nil {
-		return &SetupError{"the directory here can't be made", "give another directory:", err}
+		return exit.Errorf(exit.Directory, "give another directory:", "the directory here can't be made: %w", err)
 	}
 	if b.local, err = os.MkdirTemp(b.l.Directory, "premix-bench-"); err != nil {
-		return &SetupError{"the directory here can't be written", "give another directory:", err}
+		return exit.Errorf(exit.Directory, "give another directory:", "the directory here can't be written: %w", err)
 	}
 	q := link.Quote(b.l.PeerDirectory)
 	// Servers that drop their rights must still be able to read the data.
 	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 \"$d\" && mkdir \"$d/data\" \"$d/temp\" && chmod 711 \"$d/temp\" && echo \"$d\"")
 	if err != nil {
-		return &SetupError{"the directory at the peer can't be written", "give another peer_directory:", err}
+		return exit.Errorf(exit.Directory, "give another peer_directory:", "the directory at the peer can't be written: %w", err)
 	}
 	b.remote = strings.TrimSpace(text)
 	if err := b.p.Remove(ctx, b.remote); err != nil {
@@ -240,7 +219,7 @@ func (b *Bench) note(format string, args ...any) {
 func (b *Bench) makePlan(ctx context.Context) error {
 	for _, name := range b.o.Only {
 		if !slices.ContainsFunc(b.l.Protocols, func(p link.Protocol) bool { return p.Name == name }) {
-			return &SetupError{Reason: fmt.Sprintf("the link file has no protocol %s", name), HintText: "see its list of protocols:"}
+			return exit.Errorf(exit.Directory, "see its list of protocols:", "the link file has no protocol %s", name)
 		}
 	}
 	here, there := map[*source]bool{}, map[*source]bool{}
@@ -283,17 +262,17 @@ func (b *Bench) makePlan(ctx context.Context) error {
 		}
 	}
 	if len(b.plan) == 0 {
-		return &SetupError{Reason: "there is nothing to measure", HintText: "install the programs that the protocols need; see what was left out"}
+		return exit.Errorf(exit.Directory, "install the programs that the protocols need; see what was left out", "there is nothing to measure")
 	}
 	for s := range here {
 		if err := s.make(ctx, filepath.Join(b.local, "data", s.name())); err != nil {
-			return &SetupError{"the data can't be made here", "free some space, or give another directory:", err}
+			return exit.Errorf(exit.Directory, "free some space, or give another directory:", "the data can't be made here: %w", err)
 		}
 	}
 	for s := range there {
 		at := path.Join(b.remote, "data", s.name())
 		if err := s.makeAt(ctx, b.p, b.l, at, b.upload); err != nil {
-			return &SetupError{"the data can't be made at the peer", "free some space, or give another peer_directory:", err}
+			return exit.Errorf(exit.Directory, "free some space, or give another peer_directory:", "the data can't be made at the peer: %w", err)
 		}
 	}
 	return nil
@@ -354,7 +333,7 @@ func (b *Bench) Run(ctx context.Context) (Summary, error) {
 			c, err := b.copy(ctx, it, round)
 			if c != nil {
 				if werr := b.out.Commit(c); werr != nil {
-					return sum, &SetupError{"the results can't be written", "free some space; the rows written so far are kept", werr}
+					return sum, exit.Errorf(exit.Directory, "free some space; the rows written so far are kept", "the results can't be written: %w", werr)
 				}
 				sum.Copies++
 				if !c.OK {

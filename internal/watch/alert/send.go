@@ -21,8 +21,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"premix/internal/kit/exit"
 )
 
 // Message is a list of alerts that have fired or ended, for one receiver.
@@ -38,24 +36,6 @@ type Message struct {
 type RefusedError struct{ Text string }
 
 func (e *RefusedError) Error() string { return e.Text }
-
-// SendError is returned if a receiver did not accept a message.
-type SendError struct {
-	Receiver string
-	Err      error
-}
-
-func (e *SendError) Error() string { return "receiver " + e.Receiver + ": " + e.Err.Error() }
-
-func (e *SendError) Unwrap() error { return e.Err }
-
-// ExitCode implements exit.Coded.
-func (*SendError) ExitCode() exit.Code { return exit.Origin }
-
-// Hint returns the hint for the user.
-func (*SendError) Hint() string {
-	return "check the address, the token or password, and that the receiver is running"
-}
 
 // Sender sends messages.
 type Sender struct {

@@ -66,28 +66,8 @@ type process struct {
 	status        uint32 // as wait(2) has it; of the first thread
 }
 
-// ProcessesError is returned if processes cannot be recorded on this machine.
-type ProcessesError struct {
-	Reason string
-	Err    error
-}
-
-func (e *ProcessesError) Error() string {
-	if e.Err == nil {
-		return "processes cannot be recorded: " + e.Reason
-	}
-	return fmt.Sprintf("processes cannot be recorded: %s: %v", e.Reason, e.Err)
-}
-
-// ExitCode implements exit.Coded.
-func (*ProcessesError) ExitCode() exit.Code { return exit.Unavailable }
-
-func (e *ProcessesError) Unwrap() error { return e.Err }
-
-// Hint returns the conditions under which processes can be recorded.
-func (e *ProcessesError) Hint() string {
-	return "it needs root outside of containers and Linux 5.19 with CONFIG_TASKSTATS; leave out --processes: tasks of premix are recorded without it"
-}
+// processesHint has the conditions under which processes can be recorded.
+const processesHint = "it needs root outside of containers and Linux 5.19 with CONFIG_TASKSTATS; leave out --processes: tasks of premix are recorded without it"
 
 // leastTaskstats is the version of struct taskstats that has process and age.
 const leastTaskstats = 12
@@ -108,7 +88,7 @@ func newProcesses(m *machine) *processes {
 func openProcesses(m *machine) (_ *processes, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_GENERIC)
 	if err != nil {
-		return nil, &ProcessesError{"no netlink", err}
+		return nil, exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: no netlink: %w", err)
 	}
 	c := newProcesses(m)
 	c.socket = os.NewFile(uintptr(fd), "taskstats")
@@ -120,7 +100,7 @@ func openProcesses(m *machine) (_ *processes, err error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketRoom) // needs root; with a smaller buffer messages may be lost, which an event reports
 	reply, err := c.ask(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, unix.CTRL_ATTR_FAMILY_NAME, unix.TASKSTATS_GENL_NAME)
 	if err != nil {
-		return nil, &ProcessesError{"the kernel has no taskstats", err}
+		return nil, exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: the kernel has no taskstats: %w", err)
 	}
 	attributes(reply, func(kind uint16, value []byte) {
 		if kind == unix.CTRL_ATTR_FAMILY_ID && len(value) >= 2 {
@@ -129,10 +109,10 @@ func openProcesses(m *machine) (_ *processes, err error) {
 	})
 	possible, err := os.ReadFile("/sys/devices/system/cpu/possible")
 	if err != nil {
-		return nil, &ProcessesError{"the processors are not known", err}
+		return nil, exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: the processors are not known: %w", err)
 	}
 	if _, err := c.ask(c.family, unix.TASKSTATS_CMD_GET, unix.TASKSTATS_CMD_ATTR_REGISTER_CPUMASK, strings.TrimSpace(string(possible))); err != nil {
-		return nil, &ProcessesError{"the kernel refuses to report them", err}
+		return nil, exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: the kernel refuses to report them: %w", err)
 	}
 	return c, nil
 }
@@ -308,10 +288,10 @@ func parseTaskstats(b []byte) (s *unix.Taskstats, err error) {
 		switch {
 		case s == nil:
 		case s.Version < leastTaskstats:
-			err = &ProcessesError{fmt.Sprintf("taskstats of the kernel have version %d, and %d is needed", s.Version, leastTaskstats), nil}
+			err = exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: taskstats of the kernel have version %d, and %d is needed", s.Version, leastTaskstats)
 		case s.Ac_pid != pid:
 			// Version 15 had other offsets of its fields (Linux 6.14, 6.15).
-			err = &ProcessesError{fmt.Sprintf("taskstats of the kernel, version %d, have another layout", s.Version), nil}
+			err = exit.Errorf(exit.Unavailable, processesHint, "processes cannot be recorded: taskstats of the kernel, version %d, have another layout", s.Version)
 		default:
 			err = nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/kit/exit"
 	"premix/internal/watch"
 )
 
@@ -162,7 +163,7 @@ func TestParentsThatEnd(t *testing.T) {
 func TestProcessesAreRecorded(t *testing.T) {
 	b := newBench(t)
 	c, err := openProcesses(b.machine)
-	var refused *ProcessesError
+	var refused *exit.Error
 	if errors.As(err, &refused) && (os.Geteuid() != 0 || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT)) {
 		t.Skip(err)
 	}

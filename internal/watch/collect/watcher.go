@@ -66,7 +66,7 @@ const (
 	watchInterval  = 10 * time.Second
 )
 
-// New returns a watcher, which collects nothing before Run. The error is a *ProcessesError
+// New returns a watcher, which collects nothing before Run. It returns an error
 // if processes are requested and cannot be recorded.
 func New(o Options) (*Watcher, error) {
 	if o.Config == nil {

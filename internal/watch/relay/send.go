@@ -48,19 +48,6 @@ type SendOptions struct {
 	Note func(watch.Event)
 }
 
-// URLError is returned for an address that cannot be a receiver.
-type URLError struct{ URL string }
-
-func (e *URLError) Error() string {
-	return fmt.Sprintf("%q is not an address of premix watch", e.URL)
-}
-
-// ExitCode implements exit.Coded.
-func (*URLError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint shows a valid address.
-func (*URLError) Hint() string { return "write it like http://monitor:8090" }
-
 // SendState is the state of a sender.
 type SendState struct {
 	To      string    `json:"to"`
@@ -85,7 +72,7 @@ type Sender struct {
 func NewSender(s *Spool, o SendOptions) (*Sender, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
-		return nil, &URLError{o.URL}
+		return nil, exit.Errorf(exit.Usage, "write it like http://monitor:8090", "%q is not an address of premix watch", o.URL)
 	}
 	o.URL = strings.TrimSuffix(o.URL, "/")
 	if o.Client == nil {

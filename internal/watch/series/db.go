@@ -93,19 +93,6 @@ const spare = 10 * time.Second
 // maxTime is the largest accepted time: the end of the year 9999.
 const maxTime = 253402300799999
 
-// InUseError is returned if another process has the directory open.
-type InUseError struct{ Dir string }
-
-func (e *InUseError) Error() string { return e.Dir + " is in use by another premix watch" }
-
-// ExitCode implements exit.Coded.
-func (*InUseError) ExitCode() exit.Code { return exit.Directory }
-
-// Hint names the ways to resolve the error.
-func (e *InUseError) Hint() string {
-	return "stop the other one, or name another directory with --data"
-}
-
 // DB is an open directory. It implements watch.Sink.
 type DB struct {
 	dir   string
@@ -510,7 +497,7 @@ func makeDirs(dir string) error {
 	return nil
 }
 
-// Open opens a directory, and creates it if it does not exist. It returns an *InUseError if
+// Open opens a directory, and creates it if it does not exist. It returns an error if
 // another process has the directory open.
 func Open(dir string, opt Options) (_ *DB, err error) {
 	opt, err = opt.withDefaults()
@@ -533,7 +520,7 @@ func Open(dir string, opt Options) (_ *DB, err error) {
 	}()
 	if err := lock.Take(db.lock, lock.Exclusive); err != nil {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, &InUseError{dir}
+			return nil, exit.Errorf(exit.Directory, "stop the other one, or name another directory with --data", "%s is in use by another premix watch", dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/kit/exit"
 	"premix/internal/watch"
 	"premix/internal/watch/series"
 )
@@ -257,8 +258,7 @@ func TestAutoStep(t *testing.T) {
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir, series.Options{})
-	var inUse *series.InUseError
-	if _, err := series.Open(dir, series.Options{}); !errors.As(err, &inUse) {
+	if _, err := series.Open(dir, series.Options{}); exit.Of(err) != exit.Directory || !strings.Contains(err.Error(), "in use by another premix watch") {
 		t.Errorf("opened twice: %v", err)
 	}
 }

@@ -71,7 +71,7 @@ type RemoteWrite struct {
 func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	u, err := url.Parse(opt.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, &RemoteError{opt.URL}
+		return nil, exit.Errorf(exit.Usage, "write it like http://prometheus:9090/api/v1/write", "%q is not an address to send samples to", opt.URL)
 	}
 	if opt.Client == nil {
 		opt.Client = &http.Client{Timeout: 30 * time.Second}
@@ -81,21 +81,6 @@ func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	r := &RemoteWrite{db: db, opt: opt, more: make(chan struct{}, 1)}
 	r.updates, r.cancel = db.Subscribe()
 	return r, nil
-}
-
-// RemoteError is returned for an address that cannot be a receiver.
-type RemoteError struct{ URL string }
-
-func (e *RemoteError) Error() string {
-	return fmt.Sprintf("%q is not an address to send samples to", e.URL)
-}
-
-// ExitCode implements exit.Coded.
-func (*RemoteError) ExitCode() exit.Code { return exit.Usage }
-
-// Hint shows a valid address.
-func (e *RemoteError) Hint() string {
-	return "write it like http://prometheus:9090/api/v1/write"
 }
 
 // Run sends new samples until the context ends; then it tries once to send the samples in

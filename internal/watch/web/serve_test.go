@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"premix/internal/kit/access"
+	"premix/internal/kit/exit"
 	"premix/internal/watch"
 	"premix/internal/watch/relay"
 	"premix/internal/watch/series"
@@ -732,8 +733,7 @@ func TestRemoteWrite(t *testing.T) {
 			}
 		})
 	}
-	var address *RemoteError
-	if _, err := NewRemoteWrite(nil, RemoteOptions{URL: "prometheus:9090"}); !errors.As(err, &address) {
+	if _, err := NewRemoteWrite(nil, RemoteOptions{URL: "prometheus:9090"}); exit.Of(err) != exit.Usage {
 		t.Errorf("an address without a scheme: %v", err)
 	}
 }

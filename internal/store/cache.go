@@ -58,7 +58,7 @@ type cached struct {
 	content *content
 }
 
-const cacheMagic = "premix publish cache 2\n"
+const cacheMagic = "premix publish cache 3\n"
 
 // CacheDir returns the directory of the caches of publishing: in home, or in the user's
 // cache directory for premix if home is "".

@@ -130,7 +130,7 @@ func TestDigestStaysTheSame(t *testing.T) {
 	if err := os.Chown(dir, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	const want = "084ea0eb1e2163dfed8e71f18701af5cfc7c6d45f29625e0540994d032024893"
+	const want = "342c8712ea26b1772a086644a24c25cf7b070f6009c26443ab1955418b4cfec1"
 	if p := publish(t, newStore(t), dir, "x", ""); p.Tree.String() != want {
 		t.Errorf("tree %s, want %s", p.Tree, want)
 	}

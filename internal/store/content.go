@@ -20,18 +20,28 @@ import (
 // Limits of the layout. Changing them changes the digests of trees.
 const (
 	// Smaller files, in bytes, lie side by side, many in a chunk.
-	largeMin = 64 << 10
+	largeMin = 128 << 10
+	// Larger files have many small chunks, so that random reads and changes cost little.
+	// Files between the two sizes have few: a node fetches most of them whole, with one
+	// request for each chunk.
+	fineMin = 8 << 20
 	// In large files, a piece of this many bytes that is all zeros, at a multiple of
 	// this offset, is a hole.
 	holeSize = 64 << 10
 
-	chunkMin, chunkMean, chunkMax = 64 << 10, 256 << 10, 1 << 20
-	metaMin, metaMean, metaMax    = 64 << 10, 256 << 10, 1 << 20
+	gatherMin, gatherMean, gatherMax = 128 << 10, 512 << 10, 1 << 20
+	coarseMin, coarseMean, coarseMax = 256 << 10, 1 << 20, 2 << 20
+	finestChunk, fineMean, fineMax   = 64 << 10, 256 << 10, 1 << 20
+	metaMin, metaMean, metaMax       = 64 << 10, 256 << 10, 1 << 20
+
+	// chunkMax is the largest chunk of files.
+	chunkMax = coarseMax
 )
 
 var (
-	dataChunker = chunker.New(chunkMin, chunkMean, chunkMax)
-	metaChunker = chunker.New(metaMin, metaMean, metaMax)
+	coarseChunker = chunker.New(coarseMin, coarseMean, coarseMax)
+	fineChunker   = chunker.New(finestChunk, fineMean, fineMax)
+	metaChunker   = chunker.New(metaMin, metaMean, metaMax)
 )
 
 // content is the content of a regular file, in the form that its tree needs.
@@ -189,7 +199,7 @@ var windows = sync.Pool{New: func() any { b := make([]byte, 2*chunkMax); return 
 
 // readLarge cuts a file into holes and chunks, and stores the chunks.
 func (p *publisher) readLarge(ctx context.Context, f *os.File, size int64) ([]tree.Chunk, error) {
-	cut := &cutter{p: p}
+	cut := &cutter{p: p, chunker: FileChunker(size)}
 	buf := windows.Get().(*[]byte)
 	defer windows.Put(buf)
 	window := *buf
@@ -244,10 +254,11 @@ func zero(p []byte) bool { return p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1]) 
 
 // cutter cuts the data of one file into chunks and stores them in the background.
 type cutter struct {
-	p      *publisher
-	length int64 // of the data since the last hole
-	pieces []*tree.Chunk
-	inHole bool // the last of them is a hole
+	p       *publisher
+	chunker *chunker.Chunker
+	length  int64 // of the data since the last hole
+	pieces  []*tree.Chunk
+	inHole  bool // the last of them is a hole
 
 	wg  sync.WaitGroup
 	mu  sync.Mutex
@@ -258,7 +269,7 @@ type cutter struct {
 // on further data; if ends is set, there is no rest.
 func (c *cutter) data(data []byte, ends bool) (rest []byte) {
 	for len(data) >= chunkMax || ends && len(data) > 0 {
-		n := dataChunker.Cut(data)
+		n := c.chunker.Cut(data)
 		c.length += int64(n)
 		pad := 0
 		if n == len(data) && ends {

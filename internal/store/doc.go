@@ -31,7 +31,7 @@
 // # Memory
 //
 // A publish needs the same memory for any number of entries and chunks: less than 300 MB on
-// two cores, and some 20 MB for each further core. It keeps what grows in temporary files
+// two cores, and some 30 MB for each further core. It keeps what grows in temporary files
 // of internal/kit/ondisk in its writer's directory, about 400 bytes for each entry besides
 // names and small contents: the entries of the walk, the nodes of the image, the chunks, and
 // sorted runs of the digests of small files, of hard links and of extended attributes. The

@@ -380,7 +380,7 @@ func TestVerifyFinds(t *testing.T) {
 		}, []string{"has no tree"}},
 		"one object under the name of another": {func(t *testing.T, s *store.Store, tr *store.Tree) {
 			os.Rename(filepath.Join(s.Dir(), tr.Chunks()[1].Digest.Path()), filepath.Join(s.Dir(), last(tr).Path()))
-		}, []string{"[large small/f00", "content's digest"}},
+		}, []string{"large small/f00", "content's digest"}},
 		"a stray file": {func(t *testing.T, s *store.Store, tr *store.Tree) {
 			write(t, s.Dir(), "objects/ab/notes.txt", nil)
 		}, []string{"objects/ab/notes.txt"}},

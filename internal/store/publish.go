@@ -420,7 +420,7 @@ func (g *gatherer) small(ctx context.Context, e *entry, c *content) error {
 	}
 	if !ok {
 		m := member{e, c}
-		if g.sum+m.blocks() > chunkMax {
+		if g.sum+m.blocks() > gatherMax {
 			g.flush(ctx)
 		}
 		at = uint64(g.layout.small.size + g.sum)
@@ -440,13 +440,13 @@ func (g *gatherer) small(ctx context.Context, e *entry, c *content) error {
 // border reports whether a chunk of sum bytes ends behind its last file, which has this
 // size and digest. Since only digests decide, adding or removing a file changes the
 // chunk it is in, and perhaps the next one. The probability of an end is the file's
-// share of 4 * chunkMean bytes until the chunk has chunkMean, and its share of
-// chunkMean / 4 from there on.
+// share of 4 * gatherMean bytes until the chunk has gatherMean, and its share of
+// gatherMean / 4 from there on.
 func border(d object.Digest, size, sum int64) bool {
-	if sum < chunkMin {
+	if sum < gatherMin {
 		return false
 	}
-	return chance(d, size, chunkMean, sum >= chunkMean)
+	return chance(d, size, gatherMean, sum >= gatherMean)
 }
 
 // chance is true for size of 4 * mean digests, or, if often is set, for size of mean /

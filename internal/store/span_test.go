@@ -104,7 +104,7 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 // long.
 func TestFewBundles(t *testing.T) {
 	for _, c := range []struct{ files, length, bundles int }{
-		{100, 160 << 10, 8}, {400, 40 << 10, 8}, {40, 40 << 10, 6}, {8, 20 << 10, 1}, {200, 400 << 10, 15},
+		{100, 160 << 10, 8}, {400, 40 << 10, 8}, {40, 40 << 10, 3}, {8, 20 << 10, 1}, {200, 400 << 10, 15},
 	} {
 		s, dir := newStore(t), t.TempDir()
 		for i := range c.files {

@@ -1,18 +1,20 @@
 package cache
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 const (
 	// wholeRun is the longest run that is fetched whole when one of its chunks is
-	// missed: about as much as a link of 1 Gbit/s transfers in a request of 20 ms.
-	wholeRun = 4 << 20
+	// missed. Its stored form, of about half the size, is as much as a link of 1 Gbit/s
+	// transfers in a request of 20 ms.
+	wholeRun = 5 << 20
 	// reach is the distance within which two misses are neighbours. A miss with a
-	// neighbour fetches firstReach of the bytes around its run, and each further
-	// neighbour doubles this, up to mostReach. Less than half of the bytes farther away
-	// are ever read.
-	reach      = 768 << 10
-	firstReach = 256 << 10
-	mostReach  = 512 << 10
+	// neighbour also fetches the chunks within around of its run: mostly the chunk before
+	// it and the chunk behind it. Less than half of the bytes farther away are ever read.
+	reach  = 512 << 10
+	around = 128 << 10
 	// manyMisses is the number of misses remembered.
 	manyMisses = 64
 	// metaFirst is the size of the metadata that is fetched with its first miss:
@@ -46,25 +48,18 @@ func (m *misses) inMeta() int {
 	return m.meta
 }
 
-// at records a miss, and returns the number of bytes around it that are worth fetching.
-func (m *misses) at(off int64) (around int64) {
+// at records a miss, and reports whether another one was near.
+func (m *misses) at(off int64) (near bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, o := range m.recent {
-		if abs(o-off) > reach {
-			continue
-		}
-		if around = max(firstReach, 2*around); around >= mostReach {
-			break
-		}
-	}
+	near = slices.ContainsFunc(m.recent, func(o int64) bool { return abs(o-off) <= reach })
 	if len(m.recent) < manyMisses {
 		m.recent = append(m.recent, off)
 	} else {
 		m.recent[m.next] = off
 		m.next = (m.next + 1) % manyMisses
 	}
-	return min(around, mostReach)
+	return near
 }
 
 // Speculate enables speculative fetching, for a tree of which no profile is known: until
@@ -75,10 +70,8 @@ func (m *misses) at(off int64) (around int64) {
 //   - the whole file, or the small files that share its chunk, if that is not long: a
 //     reader of the head of a library will also read its end. If the head of a long
 //     file is missed, its end is fetched too.
-//   - the bytes around it, if other misses were near: files of a directory lie side by
-//     side, and a program that imports one module of a package imports others. The
-//     range is small at first and grows with the number of such misses, so that random
-//     reads fetch little that they do not need.
+//   - the chunks beside it, if another miss was near: files of a directory lie side by
+//     side, and a program that imports one module of a package imports others.
 //   - the metadata of the first directories, with the first miss in the metadata, and
 //     all the rest with the second, if it is not long.
 //
@@ -121,8 +114,9 @@ func (t *Tree) speculate(pg *page, i int) {
 		}
 		return
 	}
-	around := t.misses.at(pg.offs[i])
-	from, to = max(from-around, meta, pg.offs[0]), min(to+around, pg.offs[len(pg.digests)])
+	if t.misses.at(pg.offs[i]) {
+		from, to = max(from-around, meta, pg.offs[0]), min(to+around, pg.offs[len(pg.digests)])
+	}
 	for k := pg.at(from); k < len(pg.digests) && pg.offs[k] < to; {
 		a, b := pg.run(k)
 		if pg.offs[b]-pg.offs[a] <= wholeRun {

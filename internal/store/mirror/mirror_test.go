@@ -331,7 +331,7 @@ func TestPullGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	half := &cutting{Group: g, after: 15, cut: cancel}
+	half := &cutting{Group: g, after: 8, cut: cancel}
 	o := mirror.PullOptions{Ref: ref, From: origin.NewGroup([]origin.Origin{half}, quick), Trust: trust.New(trust.Options{Dir: t.TempDir()}),
 		Dest: dest, Store: store.Options{Unsynced: true}, Parallel: 1}
 	if _, err := mirror.Pull(ctx, o); !errors.Is(err, context.Canceled) {

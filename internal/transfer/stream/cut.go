@@ -23,7 +23,7 @@ func cutFile(ctx context.Context, f *os.File, size int64, each func(at, length i
 	w := windows.Get().(*[]byte)
 	defer windows.Put(w)
 	window := *w
-	cutter := store.FileChunker()
+	cutter := store.FileChunker(size)
 	begin, kept := int64(0), 0 // offset of the window in the file; bytes in it that are not cut yet
 	var hole int64             // length of the hole that ends at begin
 	gap := func() error {

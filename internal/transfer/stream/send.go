@@ -406,7 +406,7 @@ func (s *sender) enqueue(ctx context.Context, c chunk) error {
 // bytes left: small enough that all streams have pieces until the end, and small at the
 // end, because the copy waits for the last piece of the slowest stream.
 func pieceOf(size, rest int64) int64 {
-	return max(min(size/256, rest/64, maxChunk)>>16<<16, minPiece)
+	return max(min(size/256, rest/64, maxPiece)>>16<<16, minPiece)
 }
 
 // cutByPlace sends, or offers, a file in pieces of equal size.

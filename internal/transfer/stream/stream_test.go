@@ -277,10 +277,16 @@ func TestHave(t *testing.T) {
 	}
 }
 
-// Chunks have the same names as in a store.
+// Chunks have the same names as in a store, those of long files and those of others.
 func TestNames(t *testing.T) {
+	for _, c := range []struct{ size, pieces int }{{2 << 20, 3}, {9 << 20, 20}} {
+		testNames(t, c.size, c.pieces)
+	}
+}
+
+func testNames(t *testing.T, size, least int) {
 	dir := t.TempDir()
-	content := slices.Concat(random(3, 2<<20), make([]byte, 3*store.HoleSize), random(4, 1<<20))
+	content := slices.Concat(random(3, size), make([]byte, 3*store.HoleSize), random(4, 1<<20))
 	write(t, filepath.Join(dir, "in/file"), content)
 	s := publish(t, filepath.Join(dir, "store"), filepath.Join(dir, "in"))
 	f, err := os.Open(filepath.Join(dir, "in/file"))
@@ -310,8 +316,8 @@ func TestNames(t *testing.T) {
 			missing++
 		}
 	}
-	if len(pieces) < 5 || missing > 1 { // the last one, which a store pads
-		t.Errorf("of %d chunks the store lacks %d", len(pieces), missing)
+	if len(pieces) < least || missing > 1 { // the last one, which a store pads
+		t.Errorf("%d bytes: of %d chunks the store lacks %d", size, len(pieces), missing)
 	}
 }
 

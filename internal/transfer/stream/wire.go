@@ -15,11 +15,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"premix/internal/kit/exit"
+	"premix/internal/store"
 	"premix/internal/store/object"
 )
 
 // Version is the version of the frames. Both ends must have the same.
-const Version = 3
+const Version = 4
 
 // The kinds of frames, with their sender.
 const (
@@ -214,8 +215,10 @@ const (
 	// minPiece is the size of the largest file that is one piece, and of the smallest
 	// pieces of a larger file.
 	minPiece = 128 << 10
+	// maxPiece is the size of the largest piece of a file that is cut by place.
+	maxPiece = 1 << 20
 	// maxChunk is the size of the largest chunk.
-	maxChunk = 1 << 20
+	maxChunk = store.MaxCut
 	// chunkHeader is the length of an encoded chunk.
 	chunkHeader = 4 + 4 + 8 + object.DigestSize
 	// maxHole is the longest hole that one chunk can describe.

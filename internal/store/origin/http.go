@@ -255,6 +255,11 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 		_, size, _ := strings.Cut(resp.Header.Get("Content-Range"), "/")
 		*req.version = size
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+			// The answer is right, and the next request needs the connection: it can be
+			// used again once the body has been read.
+			stall := watch(cancel, w.o.Stall, w.o.StallBytes)
+			defer stall.stop()
+			_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal)
 			return nil, nil // such an answer may have the size alone
 		}
 		*req.version += " " + resp.Header.Get("ETag") + " " + resp.Header.Get("Last-Modified")
@@ -301,6 +306,9 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// maxRefusal bounds the body of the answer to a range behind the end of a file, in bytes.
+const maxRefusal = 4 << 10
 
 var errLarge = errors.New("larger than the limit")
 

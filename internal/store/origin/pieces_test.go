@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -132,6 +134,45 @@ func TestBootstrapInPiecesFails(t *testing.T) {
 	}
 	if b, err := get(t.Context(), "large", quick()); origin.KindOf(err) != origin.TooLarge || b != nil {
 		t.Errorf("a large file: %d bytes, %v", len(b), err)
+	}
+}
+
+// The connections of all pieces serve the next requests, also those of pieces behind the end
+// of the file.
+func TestBootstrapKeepsConnections(t *testing.T) {
+	const many = 8
+	var connections atomic.Int64
+	var together sync.WaitGroup // of the requests that run at the same time
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		together.Done()
+		together.Wait()
+		http.ServeContent(w, r, "x", time.Unix(1e9, 0), strings.NewReader("small"))
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	h := open(t, server.URL, quick()).(origin.Opener)
+	together.Add(many)
+	if b, err := h.Bootstrap(t.Context(), "openings/x", nil); err != nil || string(b) != "small" {
+		t.Fatalf("%q, %v", b, err)
+	}
+	time.Sleep(100 * time.Millisecond) // the client keeps a connection a moment after the end of a body
+	together.Add(many)
+	var files sync.WaitGroup
+	for range many {
+		files.Go(func() {
+			if b, err := h.File(t.Context(), "store.json"); err != nil || string(b) != "small" {
+				t.Errorf("%q, %v", b, err)
+			}
+		})
+	}
+	files.Wait()
+	if n := connections.Load(); n != many {
+		t.Errorf("%d connections for twice %d requests", n, many)
 	}
 }
 

@@ -164,7 +164,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "github.com/google/go-containerregistry", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"image/lazylayer": {
-		imports: []string{"image/layer", "store/cache", "store/erofs", "store/object"}, // the first for tests
+		imports: []string{"kit/dial", "image/layer", "store/cache", "store/erofs", "store/object"}, // the first for tests
 		modules: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"},
 	},
 	"image/layer": {
@@ -191,7 +191,7 @@ var layers = map[string]layer{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"store/origin": {
-		imports: []string{"kit/login", "kit/owner", "store/tree", "store/object"},
+		imports: []string{"kit/dial", "kit/login", "kit/owner", "store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry"},
 	},
 	"store/chunker": {
@@ -438,6 +438,7 @@ var layers = map[string]layer{
 	"kit/regex":         {},
 	"kit/units":         {},
 	"kit/spare":         {},
+	"kit/dial":          {},
 	"kit/exit":          {},
 	"testkit/fakebatch": {},
 	"testkit/browser":   {imports: []string{"testkit/shortdir"}},

@@ -28,7 +28,6 @@
 // it, one request probes the origin. If the group has another origin, the probe is a
 // separate request that no reader waits for. An origin that gave a wrong object is used
 // last for a minute.
-// a wrong object is asked last for a minute.
 //
 //	healthy --failure--> resting --time--> probed --success--> healthy
 //	                        ^                 |

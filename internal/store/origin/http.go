@@ -61,7 +61,7 @@ func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 // at the same time, unless there are some, and fetch the file in pieces.
 func (h *HTTP) Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
 	req := request{name: "opening", url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}, got: got}
-	if h.inPieces() {
+	if h.Cold() {
 		b, err := h.web.inPieces(ctx, h.web.routes[0], req)
 		if !errors.Is(err, errPieces) {
 			return b, err
@@ -69,17 +69,17 @@ func (h *HTTP) Bootstrap(ctx context.Context, name string, got func(soFar []byte
 		h.plain.Store(true)
 	}
 	for _, r := range h.web.routes {
-		r.spare.want()
+		r.spare.Want()
 	}
 	return h.web.get(ctx, req)
 }
 
-// inPieces reports whether a file is to be requested in pieces over new connections. A proxy
+// Cold reports whether a file is to be requested in pieces over new connections. A proxy
 // would not keep the pieces for other clients, and over TLS, where HTTP/2 is usual, all
 // requests have one connection.
-func (h *HTTP) inPieces() bool {
+func (h *HTTP) Cold() bool {
 	r := h.web.routes[0]
-	return h.base.Scheme == "http" && len(h.web.routes) == 1 && !r.proxied(h.base) && r.spare.cold() && !h.plain.Load()
+	return h.base.Scheme == "http" && len(h.web.routes) == 1 && !r.proxied(h.base) && r.spare.Since() > idleTime && !h.plain.Load()
 }
 
 func (h *HTTP) url(name string) string { return h.base.JoinPath(name).String() }
@@ -257,14 +257,16 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 			// The answer is right, and the next request needs the connection: it can be
 			// used again once the body has been read.
-			stall := watch(cancel, w.o.Stall, w.o.StallBytes)
-			defer stall.stop()
-			_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal)
+			w.readRefusal(cancel, resp.Body)
 			return nil, nil // such an answer may have the size alone
 		}
 		*req.version += " " + resp.Header.Get("ETag") + " " + resp.Header.Get("Last-Modified")
 	}
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
+		if k == NotFound && resp.ContentLength >= 0 && resp.ContentLength <= smallAnswer {
+			// A missing file is a usual answer, after which the connection is used again.
+			w.readRefusal(cancel, resp.Body)
+		}
 		_, err = fail(k, err)
 		if e, ok := errors.AsType[*Error](err); ok {
 			e.After = retryAfter(resp)
@@ -307,8 +309,15 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	return b, nil
 }
 
-// maxRefusal bounds the body of the answer to a range behind the end of a file, in bytes.
-const maxRefusal = 4 << 10
+// smallAnswer is the size up to which the text of an error is read, in bytes.
+const smallAnswer = 4 << 10
+
+// readRefusal reads the text of an error, after which the connection can be used again.
+func (w *web) readRefusal(cancel context.CancelCauseFunc, body io.Reader) {
+	stall := watch(cancel, w.o.Stall, w.o.StallBytes)
+	defer stall.stop()
+	_, _ = io.CopyN(io.Discard, body, smallAnswer)
+}
 
 var errLarge = errors.New("larger than the limit")
 

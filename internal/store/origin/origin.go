@@ -34,6 +34,9 @@ type Opener interface {
 	// Bootstrap returns a file like File, and calls got with the bytes received so far
 	// whenever there are more. It may begin again from the start.
 	Bootstrap(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
+	// Cold reports whether Bootstrap would first open several connections. Requests that
+	// are sent together with it then are answered at the same time.
+	Cold() bool
 }
 
 // Near is a place near this machine that may have objects of the origins of a group.

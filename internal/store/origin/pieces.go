@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"premix/internal/kit/dial"
 )
 
 // A file that is requested in pieces, each over a connection of its own, arrives after one
@@ -14,7 +16,7 @@ import (
 // it begins with ten packets (RFC 6928).
 const (
 	// pieces is the number of pieces, and of connections.
-	pieces = spares + 1
+	pieces = dial.Spares + 1
 	// pieceSize is the size of all pieces but the last, in bytes. With the header of a
 	// response it fits into ten packets of a network with an MTU of 1500.
 	pieceSize = 13 << 10

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"premix/internal/kit/dial"
 )
 
 // Direct in place of a proxy means that no proxy is used.
@@ -30,7 +32,7 @@ type route struct {
 	proxy  func(*http.Request) (*url.URL, error)
 	client *http.Client
 	push   http.RoundTripper // for uploads, whose verification by a registry may take long
-	spare  *spare
+	spare  *dial.Dialer
 
 	login sync.Mutex // held while web.prepare runs
 	ready bool       // prepare has succeeded; guarded by login
@@ -145,7 +147,7 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 		routes = append(routes, &route{name: "environment", proxy: http.ProxyFromEnvironment})
 	}
 	for _, r := range routes {
-		r.spare = &spare{dial: (&net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}).DialContext}
+		r.spare = dial.New((&net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}).DialContext)
 		transport := func(t *tls.Config, header time.Duration) http.RoundTripper {
 			return &http.Transport{
 				Proxy:                  r.proxy,

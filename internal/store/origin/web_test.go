@@ -7,12 +7,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -388,5 +390,39 @@ func TestConnectionsAreBounded(t *testing.T) {
 		if err := <-done; err == nil {
 			t.Error("an answer that never came")
 		}
+	}
+}
+
+// The connection of a missing file is used again. The one of a long text is not: it is not
+// read.
+func TestMissingFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		text        string
+		connections int64
+	}{"short": {"404 page not found", 1}, "long": {strings.Repeat("not here ", 1000), 3}} {
+		t.Run(name, func(t *testing.T) {
+			var connections atomic.Int64
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", strconv.Itoa(len(c.text)))
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, c.text)
+			}))
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					connections.Add(1)
+				}
+			}
+			server.Start()
+			defer server.Close()
+			o := open(t, server.URL, quick())
+			for range 3 {
+				if _, err := o.File(t.Context(), "tags/none"); !errors.Is(err, origin.ErrNotFound) {
+					t.Error(err)
+				}
+			}
+			if n := connections.Load(); n != c.connections {
+				t.Errorf("%d connections, want %d", n, c.connections)
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package origin
+package dial
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func TestSpareConnections(t *testing.T) {
 		var mu sync.Mutex
 		var theirs []net.Conn
 		closed := 0
-		s := &spare{dial: func(context.Context, string, string) (net.Conn, error) {
+		s := New(func(context.Context, string, string) (net.Conn, error) {
 			ours, other := net.Pipe()
 			mu.Lock()
 			theirs = append(theirs, other)
@@ -27,7 +27,7 @@ func TestSpareConnections(t *testing.T) {
 				mu.Unlock()
 			}()
 			return ours, nil
-		}}
+		})
 		dial := func() net.Conn {
 			c, err := s.DialContext(t.Context(), "tcp", "a:1")
 			if err != nil {
@@ -46,18 +46,18 @@ func TestSpareConnections(t *testing.T) {
 		}
 		used := []net.Conn{dial()}
 		count("without a wish", 1, 0)
-		s.want()
+		s.Want()
 		used = append(used, dial())
-		count("with one", 2+spares, 0)
+		count("with one", 2+Spares, 0)
 		used = append(used, dial(), dial())
-		count("two of the spare ones", 2+spares, 0)
+		count("two of the spare ones", 2+Spares, 0)
 		time.Sleep(2 * spareTime)
-		count("after their time", 2+spares, spares-2)
+		count("after their time", 2+Spares, Spares-2)
 		used = append(used, dial())
-		count("then", 3+spares, spares-2)
+		count("then", 3+Spares, Spares-2)
 		for _, c := range used {
 			_ = c.Close()
 		}
-		count("at the end", 3+spares, 3+spares)
+		count("at the end", 3+Spares, 3+Spares)
 	})
 }

@@ -1,0 +1,2 @@
+// Package dial opens connections ahead of the requests that will need them.
+package dial

@@ -69,7 +69,8 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 	if src.share != nil {
 		o.Near = src.share
 	}
-	src.group, src.resolver = origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})
+	src.group = origin.NewGroup(list, o)
+	src.resolver = trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback, Doubtful: r.Within != ""})
 	if src.share != nil {
 		src.share.From(d.shared(src.group))
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -292,5 +293,67 @@ func TestBootstrapGivenUp(t *testing.T) {
 	cancel()
 	if _, err := trust.New(trust.Options{Dir: dir}).Open(ctx, group(s.origin()), ref, "start"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// A doubtful reference over a cold connection is answered after one round trip, whether the
+// origin has it or not: all files are requested before any of them is answered. The answers
+// are judged as usual.
+func TestDoubtful(t *testing.T) {
+	s := newShop(t, 1, 1)
+	var mu sync.Mutex
+	asked := map[string]bool{}
+	both := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		path := strings.TrimPrefix(r.URL.Path, "/")
+		if known := len(asked); path == tree.InfoPath || path == ref.TagPath() {
+			if asked[path] = true; known == 1 && len(asked) == 2 {
+				close(both)
+			}
+		}
+		wait := both
+		mu.Unlock()
+		select {
+		case <-wait:
+		case <-r.Context().Done():
+			return
+		}
+		s.fault.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	ask := func(dir string) (*trust.Resolved, error) {
+		mu.Lock()
+		asked, both = map[string]bool{}, make(chan struct{})
+		mu.Unlock()
+		res, err := trust.New(trust.Options{Dir: dir, Doubtful: true}).Open(t.Context(), group(open(t, server.URL)), ref, "start")
+		if err == nil {
+			err = res.Kept(t.Context())
+		}
+		return res, err
+	}
+	dir := t.TempDir()
+	var none *trust.NoTagError
+	if res, err := ask(dir); !errors.As(err, &none) {
+		t.Errorf("without a tag: %+v, %v", res, err)
+	}
+	d := s.tag(1, "one")
+	if res, err := ask(dir); err != nil || res.Tree != d || res.Bootstrap != nil {
+		t.Errorf("without a bootstrap: %+v, %v", res, err)
+	}
+	s.open(same)
+	if res, err := ask(dir); err != nil || res.Tree != d || res.Bootstrap == nil {
+		t.Errorf("with a bootstrap: %+v, %v", res, err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.dir, tree.BootstrapsDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(s.dir, ref.TagPath())); err != nil {
+		t.Fatal(err)
+	}
+	s.found(2, 2)
+	var changed *trust.ChangedError
+	if res, err := ask(dir); !errors.As(err, &changed) {
+		t.Errorf("without a tag, in another store: %+v, %v", res, err)
 	}
 }

@@ -24,6 +24,10 @@ type Options struct {
 	Keys []tree.PublicKey
 	// AllowRollback accepts a record whatever record was seen before, once.
 	AllowRollback bool
+	// Doubtful is set if references are often missing, as those of layers are whose image
+	// is in no store. [Resolver.Open] then requests the record together with the bootstrap
+	// if it has to connect first, so that it knows sooner.
+	Doubtful bool
 }
 
 // Dir returns the default directory of pins and seen records: home, which is usually
@@ -257,7 +261,11 @@ func (r *Resolver) trustedKeys(o origin.Origin, info *tree.Info) (keys []tree.Pu
 
 // ask asks one origin for the record of a tag, and verifies it.
 func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profile string) (*Resolved, error) {
+	var store, tag *file
 	if opener, ok := o.(origin.Opener); ok && profile != "" {
+		if r.o.Doubtful && opener.Cold() {
+			store, tag = begin(ctx, o, tree.InfoPath), begin(ctx, o, ref.TagPath())
+		}
 		// A bootstrap may be older than the files that it repeats: if it is missing or
 		// not trusted, the files themselves decide. Servers answer in many ways for a
 		// missing file.
@@ -270,10 +278,17 @@ func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profi
 			return nil, err // the files would give the same error
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // if the store is wrong, its tag is not waited for
-	tag := begin(ctx, o, ref.TagPath())
-	info, first, err := r.Store(ctx, o)
+	if tag == nil {
+		var cancel func()
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel() // if the store is wrong, its tag is not waited for
+		store, tag = begin(ctx, o, tree.InfoPath), begin(ctx, o, ref.TagPath())
+	}
+	content, err := store.wait()
+	if err != nil {
+		return nil, err
+	}
+	info, first, err := r.verifyStore(o, content, true)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
@@ -63,7 +62,9 @@ func (r *Repository) login(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := transport.NewWithContext(ctx, r.repo.Registry, auth, remote.DefaultTransport, []string{r.repo.Scope(transport.PullScope)})
+	base, end := shared().to(ctx, r.repo.Registry)
+	defer end()
+	t, err := transport.NewWithContext(ctx, r.repo.Registry, auth, base, []string{r.repo.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, err
 	}

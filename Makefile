@@ -184,7 +184,7 @@ bench-store: setup-bench build
 
 .PHONY: bench-containers
 bench-containers: setup-bench build
-	@scripts/setup.sh containerd
+	@scripts/setup.sh containerd nydus
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-containers ./bench/containers
 	bin/bench-containers $(BENCH_ARGS)
 	@$(MAKE) --no-print-directory bench-travel BENCH_ARGS=

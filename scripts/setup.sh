@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh go              a Go toolchain that is new enough (checked, never installed)
 #   scripts/setup.sh test bench the Debian packages of each
+#   scripts/setup.sh nydus           a build of nydus, for bench-containers and bench-store
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long, a kernel for virtual machines (420 MB), and another client of CVMFS
@@ -308,6 +309,22 @@ build_cvmfs() {
 	return 1
 }
 
+# build_nydus VERSION builds nydusd and nydus-image, contenders of bench-store and
+# bench-containers, with the versions of its own Cargo.lock: with the newest ones the crate xattr
+# does not compile.
+build_nydus() {
+	local dir=${XDG_CACHE_HOME:-$HOME/.cache}/premix/nydus log
+	[ -x "$dir/bin/nydusd" ] && [ -x "$dir/bin/nydus-image" ] && return 0
+	command -v cargo >/dev/null || {
+		say "there is no cargo to build the crate nydus-rs with: benchmarks cannot measure nydus"
+		return 0
+	}
+	say "building nydus $1, once; this takes many minutes"
+	log=$(cargo install nydus-rs --version "$1" --locked --root "$dir" --config 'profile.release.lto="off"' --config profile.release.codegen-units=16 2>&1) && return 0
+	printf '%s\n' "$log" | tail -n 15 >&2
+	return 1
+}
+
 # build_protocols QCP GOFAKES3 builds programs of transfers that Debian has no packages of, for
 # all users, as the peer of a test is reached through sshd.
 build_protocols() {
@@ -353,7 +370,7 @@ status=0
 for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
-	containerd-1.7 | wheel | docs) ;;
+	containerd-1.7 | wheel | docs | nydus) ;;
 	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
@@ -365,7 +382,7 @@ for set in "$@"; do
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, test, bench, soak, ecosystem, gatk, tools, wheel, docs, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, test, bench, soak, ecosystem, gatk, tools, wheel, docs, containerd, containerd-1.7, kubernetes, nydus, transfer"
 		exit 2
 		;;
 	esac
@@ -384,6 +401,7 @@ for set in "$@"; do
 	soak)
 		build_cvmfs 0.4.2 || status=1
 		;;
+	nydus) build_nydus 2.2.0 || status=1 ;;
 	transfer) build_protocols 0.9.1 v1.2.0 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;

@@ -40,6 +40,15 @@ type workload struct {
 var images = []image{
 	{"small", []workbench.Layer{{Name: "busybox", Variant: "extract", Packages: "busybox-static"}},
 		[]workload{{"echo", []string{"/bin/busybox", "echo", "hello"}}}},
+	{"tools", []workbench.Layer{
+		{Name: "base", Variant: "minbase"},
+		{Name: "python", Packages: "python3-numpy"},
+		{Name: "samtools", Packages: "samtools"},
+	}, []workload{
+		{"echo", []string{"/bin/echo", "hello"}},
+		{"python", []string{"python3", "-c", "import numpy; print(numpy.arange(3))"}},
+		{"samtools", []string{"samtools", "--version"}},
+	}},
 	{"science", []workbench.Layer{
 		{Name: "base", Variant: "minbase"},
 		{Name: "python", Packages: "python3-numpy"},
@@ -71,7 +80,7 @@ var images = []image{
 		{"star-work", shell(`
 			awk 'BEGIN { srand(1); print ">1"; for (i = 0; i < 60000; i++) { s = ""; for (j = 0; j < 50; j++) s = s substr("ACGT", 1 + int(rand() * 4), 1); print s } }' >a.fa
 			STAR --runMode genomeGenerate --genomeDir index --genomeFastaFiles a.fa --genomeSAindexNbases 9
-			du -sk index`)},
+			ls index`)},
 	}},
 }
 
@@ -246,18 +255,18 @@ func (l *lab) estargz(ctx context.Context, im image) (string, error) {
 	})
 }
 
-// indexed publishes the image with an index of SOCI as NAME-soci. An image whose layers are all
-// too small for one is published as it is.
-func (l *lab) indexed(ctx context.Context, im image, dir string) error {
+// converted publishes the image as NAME-KIND, after a command has converted it: it gets a copy of
+// the layout and the digest of the manifest as its last arguments.
+func (l *lab) converted(ctx context.Context, im image, dir, kind string, command ...string) error {
 	manifest, err := manifestOf(dir)
 	if err != nil {
 		return err
 	}
-	layout, err := l.Once("layouts/"+im.name+"-soci", func(path string) error {
+	layout, err := l.Once("layouts/"+im.name+"-"+kind, func(path string) error {
 		if err := workbench.Run(nil, workbench.Command(ctx, "cp", "-r", dir, path)); err != nil {
 			return err
 		}
-		return workbench.Run(nil, workbench.Command(ctx, l.soci(), "convert", path, manifest.String()))
+		return workbench.Run(nil, workbench.Command(ctx, command[0], append(command[1:], path, manifest.String())...))
 	})
 	if err != nil {
 		return err
@@ -269,7 +278,7 @@ func (l *lab) indexed(ctx context.Context, im image, dir string) error {
 	if manifest, err = v1.NewHash(string(made)); err != nil {
 		return err
 	}
-	return l.publishAs(im.name+"-soci", layout, manifest)
+	return l.publishAs(im.name+"-"+kind, layout, manifest)
 }
 
 // build builds a program of another module below bench.

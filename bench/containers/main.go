@@ -32,6 +32,7 @@ func main() {
 type options struct {
 	work, premix, containerd              string
 	networks, images, workloads, contends string
+	nydus                                 string
 	traces                                string
 	reps                                  int
 	rate                                  int64
@@ -47,10 +48,11 @@ func benchMain() error {
 	flag.StringVar(&o.work, "work", "bench-work/containers", "`directory` for images, peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&o.containerd, "containerd", filepath.Join(cache, "premix/containerd/2.4.2"), "`directory` of containerd, ctr and its shim; scripts/setup.sh containerd builds them")
+	flag.StringVar(&o.nydus, "nydus", filepath.Join(cache, "premix/nydus/bin"), "`directory` of nydusd and nydus-image; scripts/setup.sh nydus builds them")
 	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: prepare only")
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")
-	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,soci,soci-parallel,premix,premix+profile,premix-registry")
+	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,nydus,soci,soci-parallel,premix,premix+profile,premix-registry")
 	flag.StringVar(&o.traces, "traces", "", "`directory` for the requests of each measurement; empty: none")
 	flag.IntVar(&o.reps, "reps", 3, "repetitions")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
@@ -68,7 +70,9 @@ type benchmark struct {
 	*figures.Results
 	lab                *lab
 	premix, containerd string
+	nydus              string // directory of its programs
 	traces             string
+	outputs            map[string]string // digests of the outputs, by image and workload
 	reps               int
 	rate               int64 // bit/s
 	delay              time.Duration
@@ -103,6 +107,9 @@ func (o *options) run(ctx context.Context) error {
 	}
 	if _, err := os.Stat(filepath.Join(b.containerd, "containerd-shim-runc-v2")); err != nil {
 		return fmt.Errorf("containerd is missing (scripts/setup.sh containerd builds it): %w", err)
+	}
+	if b.nydus, err = filepath.Abs(o.nydus); err != nil {
+		return err
 	}
 	all := b.contenders()
 	if names := strings.FieldsFunc(o.contends, comma); len(names) > 0 {
@@ -146,6 +153,16 @@ func (b *benchmark) prepare(ctx context.Context, picked []image, all []contender
 			return fmt.Errorf("soci-snapshotter needs a C compiler and zlib: %w", err)
 		}
 	}
+	if needs("nydus") {
+		for _, program := range []string{filepath.Join(b.nydus, "nydusd"), filepath.Join(b.nydus, "nydus-image")} {
+			if _, err := os.Stat(program); err != nil {
+				return fmt.Errorf("a program of nydus is missing (scripts/setup.sh nydus builds it, and -contenders leaves nydus out): %w", err)
+			}
+		}
+		if _, err := b.lab.build(ctx, "nydus", "bench/containers/nydus"); err != nil {
+			return err
+		}
+	}
 	for _, im := range picked {
 		dir, err := b.lab.layout(ctx, im)
 		if err != nil {
@@ -164,7 +181,12 @@ func (b *benchmark) prepare(ctx context.Context, picked []image, all []contender
 			}
 		}
 		if needs("soci") {
-			if err := b.lab.indexed(ctx, im, dir); err != nil {
+			if err := b.lab.converted(ctx, im, dir, "soci", b.lab.soci(), "convert"); err != nil {
+				return err
+			}
+		}
+		if needs("nydus") {
+			if err := b.lab.converted(ctx, im, dir, "nydus", b.lab.nydus(), "convert", filepath.Join(b.nydus, "nydus-image")); err != nil {
 				return err
 			}
 		}

@@ -149,6 +149,9 @@ func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c 
 		return err
 	}
 	t.mark("ran")
+	if err := b.same(im, w, c, cold.Output); err != nil {
+		return err
+	}
 	values := map[string]float64{"pull": h.pull, "first": h.pull + cold.First, "run": cold.End,
 		"bytes": h.bytes + p.bytes() - bytes, "requests": h.requests + float64(p.origin.Requests.Load()-requests)}
 	warm, err := h.node.run(ctx, im, w.args)
@@ -159,6 +162,19 @@ func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c 
 	for name, v := range values {
 		got[name] = append(got[name], v)
 	}
+	return nil
+}
+
+// same compares the digest of the words of a workload's output with the one of the first contender.
+func (b *benchmark) same(im image, w workload, c contender, output string) error {
+	if b.outputs == nil {
+		b.outputs = map[string]string{}
+	}
+	key := im.name + " " + w.name
+	if first, ok := b.outputs[key]; ok && first != output {
+		return fmt.Errorf("the output with %s differs: its digest is %.12s, and was %.12s", c.name, output, first)
+	}
+	b.outputs[key] = output
 	return nil
 }
 

@@ -39,6 +39,11 @@ func (b *benchmark) contenders() []contender {
 				cmd := workbench.Command(ctx, lab.peers(), "snapshotter", strings.TrimPrefix(n.origin.URL, "http://"), n.socket("stargz"), filepath.Join(n.dir, "stargz"))
 				return n.daemon(cmd, n.socket("stargz"))
 			}},
+		{name: "nydus", snapshotter: "nydus", image: func(im image) string { return im.name + "-nydus" },
+			start: func(ctx context.Context, n *node) error {
+				cmd := workbench.Command(ctx, lab.nydus(), "snapshotter", filepath.Join(b.nydus, "nydusd"), n.socket("nydus"), filepath.Join(n.dir, "nydus"))
+				return n.daemon(cmd, n.socket("nydus"))
+			}},
 		b.sociContender("soci", "lazy", func(im image) string { return im.name + "-soci" }),
 		b.sociContender("soci-parallel", "parallel", func(im image) string { return im.name }),
 		b.premixContender("premix", plainStore),
@@ -83,6 +88,7 @@ func (b *benchmark) withoutStore() contender {
 }
 
 func (l *lab) peers() string { return filepath.Join(l.Dir, "peers/peers") }
+func (l *lab) nydus() string { return filepath.Join(l.Dir, "peers/nydus") }
 func (l *lab) soci() string  { return filepath.Join(l.Dir, "peers/soci") }
 
 // premixCommand returns a premix command with its own home.
@@ -177,8 +183,9 @@ func (n *node) pull(ctx context.Context, im image) (float64, error) {
 
 // ran has the times of a run, in seconds from its beginning.
 type ran struct {
-	First float64 `json:"first"` // to the first byte of output
-	End   float64 `json:"end"`   // to the end of the process
+	First  float64 `json:"first"`  // to the first byte of output
+	End    float64 `json:"end"`    // to the end of the process
+	Output string  `json:"output"` // digest of its words
 }
 
 // run runs a container.

@@ -50,7 +50,8 @@
 // stargz-snapshotter is built from its module (version in stargz/go.mod).
 //
 // nydus takes part where nydusd and nydus-image are found on PATH or in the directory given by
-// -nydus. Debian has no package of it; the crate nydus-rs has both programs, in version 2.2.0.
+// -nydus. Debian has no package of it; scripts/setup.sh nydus builds both programs from the crate
+// nydus-rs, in version 2.2.0.
 //
 // CVMFS takes part in its own part only, by the client of the Rust crate cvmfs, where
 // scripts/setup.sh has built it: Debian has no package of CVMFS, and its source needs a

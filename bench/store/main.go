@@ -79,7 +79,7 @@ func benchMain() error {
 	flag.StringVar(&o.work, "work", "bench-work/store", "`directory` for data, peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&o.other, "other", "", "another premix, measured beside it as premix-other, from the same store; empty: none")
-	flag.StringVar(&o.nydus, "nydus", "", "`directory` of nydusd and nydus-image; empty: those on PATH, if any")
+	flag.StringVar(&o.nydus, "nydus", "", "`directory` of nydusd and nydus-image, such as ~/.cache/premix/nydus/bin, where scripts/setup.sh nydus builds them; empty: those on PATH, if any")
 	flag.StringVar(&o.parts, "parts", all(len(parts), func(i int) string { return parts[i].name }), "what to measure; empty: only prepare")
 	flag.StringVar(&o.contenders, "contenders", "", "only these; empty: all that are available")
 	flag.StringVar(&o.operations, "operations", all(len(operations), func(i int) string { return operations[i].name }), "operations of warm, cold and link")

@@ -7,14 +7,18 @@
 //	peers run ADDRESS SNAPSHOTTER IMAGE ARGS...   runs a container, as ctr run --rm does
 //
 // REGISTRY is a host and port of plain HTTP, and IMAGE begins with one.
-// pull prints {"seconds"}; run prints {"first","end"}: seconds from its beginning to
+// pull prints {"seconds"}; run prints {"first","end","output"}: seconds from its beginning to
 // the first byte of output and to the end of the process, without the time for the start
-// of this program and its connection to containerd. The same client serves all
+// of this program and its connection to containerd, and a digest of the words of the output:
+// samtools --version names plugins in the order of their directory, in which file systems differ. The same client serves all
 // snapshotters, so that only they can cause a difference.
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,9 +26,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	containerd "github.com/containerd/containerd/v2/client"
@@ -112,7 +119,7 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 	case "stargz":
 		// ctr-remote adds this; the amount to prefetch is its default.
 		opts = append(opts, containerd.WithImageHandlerWrapper(source.AppendDefaultLabelsHandlerWrapper(image, 10*1024*1024)))
-	case "premix", "soci":
+	case "premix", "soci", "nydus":
 		// CRI adds this.
 		opts = append(opts, containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(image)))
 	}
@@ -122,17 +129,24 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"seconds": time.Since(began).Seconds()})
 }
 
-// firstByte records the time of the first write.
-type firstByte struct {
+// output keeps an output, with the time of the first write.
+type output struct {
+	all  bytes.Buffer
 	once sync.Once
 	at   time.Time
-	n    int
 }
 
-func (f *firstByte) Write(p []byte) (int, error) {
-	f.once.Do(func() { f.at = time.Now() })
-	f.n += len(p)
-	return len(p), nil
+func (o *output) Write(p []byte) (int, error) {
+	o.once.Do(func() { o.at = time.Now() })
+	return o.all.Write(p)
+}
+
+// digest returns the SHA-256 digest of the words, sorted.
+func (o *output) digest() string {
+	words := strings.FieldsFunc(o.all.String(), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	slices.Sort(words)
+	sum := sha256.Sum256([]byte(strings.Join(words, " ")))
+	return hex.EncodeToString(sum[:])
 }
 
 func start(ctx context.Context, address, snapshotter, ref string, args []string) (err error) {
@@ -157,7 +171,7 @@ func start(ctx context.Context, address, snapshotter, ref string, args []string)
 	defer func() {
 		err = errors.Join(err, container.Delete(context.WithoutCancel(ctx), containerd.WithSnapshotCleanup))
 	}()
-	var out firstByte
+	var out output
 	task, err := container.NewTask(ctx, cio.NewCreator(cio.WithStreams(nil, &out, io.Writer(os.Stderr))))
 	if err != nil {
 		return fmt.Errorf("make the task: %w", err)
@@ -172,6 +186,7 @@ func start(ctx context.Context, address, snapshotter, ref string, args []string)
 	}
 	status := <-ended
 	end := time.Now()
+	task.IO().Wait()
 	if _, err := task.Delete(context.WithoutCancel(ctx), containerd.WithProcessKill); err != nil {
 		return err
 	}
@@ -181,8 +196,8 @@ func start(ctx context.Context, address, snapshotter, ref string, args []string)
 		return err
 	case code != 0:
 		return fmt.Errorf("%q ended with %d", args, code)
-	case out.n == 0:
+	case out.all.Len() == 0:
 		return fmt.Errorf("%q has no output", args)
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"first": out.at.Sub(began).Seconds(), "end": end.Sub(began).Seconds()})
+	return json.NewEncoder(os.Stdout).Encode(map[string]any{"first": out.at.Sub(began).Seconds(), "end": end.Sub(began).Seconds(), "output": out.digest()})
 }

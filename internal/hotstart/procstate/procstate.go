@@ -234,6 +234,25 @@ func Restore() {
 	}
 }
 
+// WithActions calls f while each signal has the action that it has in a program that inherits a,
+// and has not installed a handler yet. The handlers of the Go runtime are out of place meanwhile.
+func WithActions(a Inherited, f func()) {
+	set := func(sig syscall.Signal, action, before *[32]byte) {
+		_, _, _ = unix.Syscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(action)), uintptr(unsafe.Pointer(before)), 8, 0, 0)
+	}
+	handlers := map[syscall.Signal]*[32]byte{}
+	for sig, action := range a.Actions() {
+		handlers[sig] = new([32]byte)
+		set(sig, &action, handlers[sig])
+	}
+	defer func() {
+		for sig, handler := range handlers {
+			set(sig, handler, nil)
+		}
+	}()
+	f()
+}
+
 // Refusal returns the reason why a program that inherits a starts cold, or "".
 func (a Inherited) Refusal() string {
 	for fd, s := range a.Streams {

@@ -1,6 +1,10 @@
 package procstate
 
-import "testing"
+import (
+	"os"
+	"strings"
+	"testing"
+)
 
 func TestParse(t *testing.T) {
 	for text, ok := range map[string]bool{
@@ -12,5 +16,23 @@ func TestParse(t *testing.T) {
 		if (err == nil) != ok || ok && a.String() != text {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}
+	}
+}
+
+// Meanwhile no signal has a handler, and afterwards all have their handlers again.
+func TestWithActions(t *testing.T) {
+	caught := func() string {
+		b, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(b), "SigCgt:")
+		set, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
+		return set
+	}
+	before, during := caught(), ""
+	WithActions(Inherited{}, func() { during = caught() })
+	if strings.Trim(during, "0") != "" || strings.Trim(before, "0") == "" || caught() != before {
+		t.Errorf("handlers of %s before, of %s meanwhile, of %s afterwards", before, during, caught())
 	}
 }

@@ -99,6 +99,8 @@ type preparation struct {
 	scratch string
 	other   string // a second scratch directory, for B; its path begins with another name
 	started time.Time
+	begun   time.Time // started, or the time of the last restart
+	loads   int       // since then
 	loading time.Time // when A began to load
 	snap    *Snapshot
 
@@ -180,7 +182,25 @@ func (p *preparation) log(format string, args ...any) {
 	}
 }
 
+// loaded notes that the tool has loaded its data once more.
+func (p *preparation) loaded() {
+	p.loads++
+	if p.opt.Progress != nil {
+		load := time.Duration(p.snap.Loaded * float64(time.Second))
+		p.opt.Progress(load, restAfter(p.loads, time.Since(p.begun), cmp.Or(p.opt.Enough, enough)))
+	}
+}
+
+// restAfter returns the expected time of the rest of a preparation that has loaded some times, for
+// the probe, for A, for B and for further preparations, and has taken a time for it.
+func restAfter(loads int, took, enough time.Duration) time.Duration {
+	each := max(took/time.Duration(loads), 1)
+	further := min(max(fewest, int(enough/each)+1), most)
+	return time.Duration(max(0, 3+further-loads)) * each
+}
+
 func (p *preparation) prepare() error {
+	p.begun, p.loads = time.Now(), 0
 	if reason := p.state.Refusal(); reason != "" {
 		return unfit("%s", reason)
 	}
@@ -411,6 +431,7 @@ func (p *preparation) runCold(name string) error {
 		return l.Input && (l.Op == tracer.AccessOpen || l.Op == tracer.AccessRead)
 	})
 	p.log("the probe took %v to reach its input", t.came[at].Round(time.Millisecond))
+	p.loaded()
 	switch {
 	case t.came[at] < p.opt.Worth:
 		return unfit("the tool reaches its input within %v: a hot start would save nothing", t.came[at].Round(time.Millisecond))
@@ -443,6 +464,7 @@ func (p *preparation) freeze() error {
 	if p.images[0], err = p.image(a, p.pages); err != nil {
 		return err
 	}
+	p.loaded()
 	b, err := p.load(1)
 	if err != nil {
 		return err
@@ -450,6 +472,7 @@ func (p *preparation) freeze() error {
 	if p.images[1], err = p.image(b, nil); err != nil {
 		return err
 	}
+	p.loaded()
 	for _, sig := range p.state.Ignored {
 		// A hot start inherits that a signal is ignored, as a plain one does.
 		if !slices.ContainsFunc(p.images[0].Actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
@@ -599,6 +622,7 @@ func (p *preparation) confirm(c *frozen.Comparison) error {
 		if err := p.further(2 + n); err != nil {
 			return err
 		}
+		p.loaded()
 	}
 	return nil
 }

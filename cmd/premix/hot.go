@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,7 @@ import (
 func (a *app) hotCommand() *cobra.Command {
 	var why, noted bool
 	var exe, script string
+	var waited time.Duration
 	cmd := &cobra.Command{
 		Use:   "hot [flags] -- COMMAND...",
 		Short: "Run a command in place, with a hot start if possible",
@@ -36,7 +38,7 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 				return err
 			}
 			if !why {
-				return dropin.Run(c, noted, script)
+				return dropin.Run(c, noted, waited, script)
 			}
 			x, err := dropin.Why(c)
 			if err != nil {
@@ -52,7 +54,8 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 	cmd.Flags().StringVar(&exe, "exe", "", "program of the command")
 	cmd.Flags().BoolVar(&noted, "noted", false, "the call has been noted")
 	cmd.Flags().StringVar(&script, "script", "", "key of the form of the script that makes the call")
-	hide(cmd, "exe", "noted", "script")
+	cmd.Flags().DurationVar(&waited, "waited", 0, "time for which the shim has waited")
+	hide(cmd, "exe", "noted", "script", "waited")
 	cmd.AddCommand(a.hotStatusCommand(), a.hotWarmCommand())
 	return cmd
 }

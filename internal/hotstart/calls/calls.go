@@ -46,17 +46,19 @@ func WorkingDir() (string, error) {
 
 // Plan is a decision on a call.
 type Plan struct {
-	Hot     bool         // a snapshot may serve the call
-	Reason  string       // why it starts cold, if Hot is false
-	Prepare bool         // prepare a snapshot during the call
-	First   bool         // prepare it before the call instead
-	Words   []tools.Word // the late words
-	LateEnv []string     // names of the late variables
-	Rates   []string     // regular expressions of parts of output files with times and rates
-	Key     string       // of the form; empty if the command is not recorded
-	Cold    bool         // all calls of the form start cold, for a reason that lasts
-	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
-	Script  string       // with Behind: the key of the script's form, for RecordBehind
+	Hot     bool          // a snapshot may serve the call
+	Reason  string        // why it starts cold, if Hot is false
+	Prepare bool          // prepare a snapshot during the call
+	First   bool          // prepare it before the call instead
+	Await   bool          // a snapshot may be in preparation, and the call may wait for it
+	Waited  time.Duration // for a preparation
+	Words   []tools.Word  // the late words
+	LateEnv []string      // names of the late variables
+	Rates   []string      // regular expressions of parts of output files with times and rates
+	Key     string        // of the form; empty if the command is not recorded
+	Cold    bool          // all calls of the form start cold, for a reason that lasts
+	Behind  []string      // programs that can start hot when the call, a script, executes them; the script itself starts cold
+	Script  string        // with Behind: the key of the script's form, for RecordBehind
 }
 
 // Bounds; see the package's documentation.
@@ -304,9 +306,9 @@ func decide(c Call, note bool) (Plan, error) {
 	case f.killed():
 		p.Prepare, p.First, p.Reason = true, true, "a snapshot is prepared before this call"
 	case f.waits():
-		p.Reason = "a snapshot is being prepared, or is tried again later"
+		p.Await, p.Reason = true, "a snapshot is being prepared, or is tried again later"
 	default:
-		p.Prepare, p.Reason = true, "a snapshot is prepared beside this call"
+		p.Prepare, p.Await, p.Reason = true, true, "a snapshot is prepared beside this call"
 	}
 	if note && (!known || learned || f.State == unprepared && !f.waits()) {
 		if !known {
@@ -554,6 +556,9 @@ func RecordMissed(key string) (prepare bool) {
 	return prepare && err == nil
 }
 
+// lockName is the name of the file that Lock locks.
+const lockName = "preparing"
+
 // Lock takes the lock of the process that prepares, and returns nil where another process
 // has it. It is free again when the file is closed.
 func Lock() (*os.File, error) {
@@ -561,7 +566,7 @@ func Lock() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := owner.OpenFile(filepath.Join(dir, "preparing"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -26,12 +26,19 @@
 // prepared during the third call.
 //
 // A preparation runs at the lowest priority, in its own session. Each user has at most one
-// preparation at a time on a machine; a call does not wait for another call's preparation.
-// A preparation may be killed at the end of a container or a batch job that ran only this
+// preparation at a time on a machine. A preparation may be killed at the end of a container or a batch job that ran only this
 // one call. In that case a later call prepares first, waits for it, and starts hot. If a
 // preparation of a form failed, it is tried again, after increasing times and at most
 // maxTries times. A form that cannot start hot is tried again after a week, or when the
 // program has changed.
+//
+// # Which calls wait
+//
+// A call whose snapshot is being prepared for another call may wait for it. It waits while the
+// rest of the preparation is expected to be shorter than the load that a hot start saves, or
+// while other processes use all processors (Progress). It starts plainly after longestWait
+// loads, or if the preparation ends without a snapshot. A signal ends a call that waits, as it
+// ends a tool that loads.
 //
 // # State
 //
@@ -43,6 +50,7 @@
 //	scripts/KEY     the form of the program that calls of a script execute, and that starts cold, JSON
 //	starts.jsonl    one Start per line; starts.1.jsonl has the earlier lines
 //	preparing       the lock (flock) of the process that prepares
+//	progress.json   the Progress of that process
 //
 // A file is always replaced as a whole. Files are not synced to the disk (package beneath,
 // Volatile): later calls learn again whatever a crash of the machine loses. There are at

@@ -58,13 +58,13 @@ func Shim() error {
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {
 		// premix records how the command has started.
-		args := append([]string{"premix", "hot", "--noted", "--exe", c.Exe, "--"}, c.Argv...)
+		args := append([]string{"premix", "hot", "--noted", "--waited", p.Waited.String(), "--exe", c.Exe, "--"}, c.Argv...)
 		procstate.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
 			p.Reason = err.Error()
 		}
 	}
-	RecordStart(Start{Tool: name, Start: "cold", Why: p.Reason})
+	RecordStart(Start{Tool: name, Start: "cold", Why: p.Reason, Waited: p.Waited.Seconds()})
 	return RunPlain(c)
 }
 
@@ -189,17 +189,27 @@ func MakeShims(dir, shim string, names []string) error {
 	return nil
 }
 
-// Prepare prepares a snapshot if the plan for a call asks for it. It returns the plan of
-// the call after the preparation.
+// Prepare prepares a snapshot if the plan for a call asks for it, or waits for another process
+// that prepares one, if this is worth it. It returns the plan of the call after that.
 func Prepare(premix string, c Call, p Plan) Plan {
-	if !p.Prepare {
-		return p
+	if p.Prepare {
+		l, err := Lock()
+		if err != nil {
+			return p
+		}
+		if l != nil {
+			l.Close()
+			return prepare(premix, c, p)
+		}
 	}
-	l, err := Lock()
-	if err != nil || l == nil {
-		return p // another process prepares
+	if p.Await {
+		return await(c, p)
 	}
-	l.Close()
+	return p
+}
+
+// prepare is Prepare where no other process prepares.
+func prepare(premix string, c Call, p Plan) Plan {
 	command := []string{"premix", "hot", "warm", "--beside", "--streams", c.Inherited.String(), "--exe", c.Exe}
 	for _, k := range matching(c, p, tools.Output, fs.ModeDir) {
 		command = append(command, "--directory", strconv.Itoa(k))

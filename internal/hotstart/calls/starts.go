@@ -19,28 +19,30 @@ import (
 
 // Start is the record of a start.
 type Start struct {
-	Time  time.Time `json:"time"`
-	Node  string    `json:"node"`           // host name, which containers have of their own
-	Boot  string    `json:"boot,omitempty"` // of the kernel, which they share
-	Dir   string    `json:"dir,omitempty"`  // working directory of the call
-	Tool  string    `json:"tool"`
-	Start string    `json:"start"`           // hot or cold
-	Why   string    `json:"why,omitempty"`   // of a cold start
-	Saved float64   `json:"saved,omitempty"` // seconds of loading that a hot start saved
-	Bytes int64     `json:"bytes,omitempty"` // of memory that it did not load
-	ID    string    `json:"id,omitempty"`    // of its snapshot
+	Time   time.Time `json:"time"`
+	Node   string    `json:"node"`           // host name, which containers have of their own
+	Boot   string    `json:"boot,omitempty"` // of the kernel, which they share
+	Dir    string    `json:"dir,omitempty"`  // working directory of the call
+	Tool   string    `json:"tool"`
+	Start  string    `json:"start"`            // hot or cold
+	Why    string    `json:"why,omitempty"`    // of a cold start
+	Saved  float64   `json:"saved,omitempty"`  // seconds of loading that a hot start saved
+	Bytes  int64     `json:"bytes,omitempty"`  // of memory that it did not load
+	Waited float64   `json:"waited,omitempty"` // seconds for which the call has waited for a preparation
+	ID     string    `json:"id,omitempty"`     // of its snapshot
 }
 
 // Sum sums up starts.
 type Sum struct {
 	Hot   int     `json:"hot"`
 	Cold  int     `json:"cold"`
-	Saved float64 `json:"saved"` // seconds of loading
+	Saved float64 `json:"saved"` // seconds of loading, without the time for which calls have waited
 	Bytes int64   `json:"bytes"` // of memory that was not loaded
 }
 
 // Add adds a start.
 func (s *Sum) Add(one Start) {
+	s.Saved -= one.Waited
 	if one.Start != "hot" {
 		s.Cold++
 		return

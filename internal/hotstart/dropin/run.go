@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,8 +49,9 @@ func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 
 // Run runs a command in place of this process, hot where a snapshot serves it. It returns
 // only with an error. A call that is noted has been decided on by a shim. A call that a script
-// has made has the key of the script's form.
-func Run(c calls.Call, noted bool, script string) error {
+// has made has the key of the script's form. waited is the time for which the shim has waited for
+// a preparation.
+func Run(c calls.Call, noted bool, waited time.Duration, script string) error {
 	if calls.Disabled() {
 		return calls.RunPlain(c)
 	}
@@ -67,6 +69,7 @@ func Run(c calls.Call, noted bool, script string) error {
 		p.Prepare = false
 	}
 	p = calls.Prepare(self, c, p)
+	p.Waited += waited
 	if p.Behind != nil && err == nil {
 		p.Reason = through(self, c, p)
 	}
@@ -75,7 +78,7 @@ func Run(c calls.Call, noted bool, script string) error {
 		p.Prepare, p.First = err == nil && calls.RecordMissed(p.Key), false
 		calls.Prepare(self, c, p)
 	}
-	calls.RecordStart(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
+	calls.RecordStart(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason, Waited: p.Waited.Seconds()})
 	return calls.RunPlain(c)
 }
 
@@ -130,7 +133,7 @@ func start(c calls.Call, p calls.Plan) string {
 	if s == nil {
 		return reason
 	}
-	record := calls.Start{Tool: filepath.Base(c.Argv[0]), Start: string(hotstart.Hot), Saved: s.Loaded, Bytes: s.Memory, ID: s.ID}
+	record := calls.Start{Tool: filepath.Base(c.Argv[0]), Start: string(hotstart.Hot), Saved: s.Loaded, Bytes: s.Memory, ID: s.ID, Waited: p.Waited.Seconds()}
 	exit, err := inplace.Run(s, e)
 	failed := record
 	failed.Saved, failed.Bytes = 0, 0
@@ -152,12 +155,16 @@ func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
 		return err
 	}
 	defer lock.Close()
-	_, err = Warm(ctx, c, set, nil)
+	_, err = warm(ctx, c, set, nil, calls.RecordProgress)
 	return err
 }
 
 // Warm prepares a snapshot for calls of the form of c, unless the store has one.
 func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
+	return warm(ctx, c, set, log, func(calls.Progress) error { return nil })
+}
+
+func warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any), note func(calls.Progress) error) (*inplace.Snapshot, error) {
 	p, err := calls.Preview(c)
 	if err != nil {
 		return nil, err
@@ -179,13 +186,18 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		if err := calls.RecordTrying(p.Key, c); err != nil {
 			return nil, err
 		}
-		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth}); ctx.Err() != nil {
+		progress := func(load, rest time.Duration) {
+			// No call waits for a preparation whose state is not known.
+			_ = note(calls.Progress{Key: p.Key, Load: load, Rest: rest})
+		}
+		progress(0, 0) // in place of the last one
+		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth, Progress: progress}); ctx.Err() != nil {
 			return nil, err // as if it had been killed
 		} else if err != nil {
 			var unfit *inplace.Unfit
 			if errors.As(err, &unfit) {
 				if unfit.Written != nil && calls.RecordOutput(c, unfit.Written.Arg) {
-					return Warm(ctx, c, set, log)
+					return warm(ctx, c, set, log, note)
 				}
 				err = exit.Errorf(exit.Unavailable, "it starts plainly, with the same results", "the command cannot start hot: %s", unfit.Reason)
 				if unfit.Passing && inplace.Usable(store, e) {

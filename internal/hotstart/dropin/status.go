@@ -65,7 +65,7 @@ func ReadStatus(quota int64) (*Status, error) {
 	err = calls.Starts(time.Time{}, func(r calls.Start) {
 		if i, ok := at[r.ID]; ok && r.Start == string(hotstart.Hot) {
 			st.Snapshots[i].Starts++
-			st.Snapshots[i].Saved += r.Saved
+			st.Snapshots[i].Saved += r.Saved - r.Waited
 		}
 		if r.Start == string(hotstart.Cold) && here.Has(r) {
 			if cold[r.Tool] == nil {

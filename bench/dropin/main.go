@@ -51,11 +51,17 @@ func benchMain() error {
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
 	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: the yeast genome in PREMIX_TESTDATA)")
 	flag.StringVar(&only, "only", "", "names of tools or pipelines, with commas")
-	flag.IntVar(&b.reps, "reps", 7, "repetitions")
+	flag.IntVar(&b.reps, "reps", 0, "repetitions, plainly and with links in turns; 0: 7 of commands, 1 of pipelines")
 	samples := flag.Int("pipelines", 0, "measure whole pipelines of so many samples, in the place of single commands")
 	storage := flag.Int64("storage", 0, "speed of storage for pipelines, `MB/s`, with an empty page cache at the beginning; 0: unchanged")
 	flag.Parse()
 	b.storage = *storage * 1e6
+	if b.reps == 0 {
+		b.reps = 7
+		if *samples > 0 {
+			b.reps = 1
+		}
+	}
 	if genome == "" && *samples == 0 {
 		data := os.Getenv("PREMIX_TESTDATA")
 		if data == "" {

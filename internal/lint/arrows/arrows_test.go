@@ -107,6 +107,7 @@ var layers = map[string]layer{
 	},
 	"bench/dropin": {
 		imports: []string{"testkit/figures", "testkit/workbench"},
+		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/containers": {
 		imports: []string{"testkit/figures", "testkit/netrelay", "testkit/workbench"},

@@ -37,7 +37,8 @@
 // A call whose snapshot is being prepared for another call may wait for it. It waits while the
 // rest of the preparation is expected to be shorter than the load that a hot start saves, or
 // while other processes use all processors (Progress). It starts plainly after longestWait
-// loads, or if the preparation ends without a snapshot. A signal ends a call that waits, as it
+// loads, if the preparation gets no processor (pace), or if the preparation ends without a
+// snapshot. A signal ends a call that waits, as it
 // ends a tool that loads.
 //
 // # State

@@ -13,11 +13,13 @@ import (
 	"premix/internal/hotstart/procstate"
 	"premix/internal/kit/lock"
 	"premix/internal/kit/owner"
+	"premix/internal/kit/proc"
 )
 
 // Progress is the state of a preparation, which its process notes for calls that may wait.
 type Progress struct {
 	Key  string        `json:"key"`  // of the form
+	Tool int           `json:"tool"` // id of the process of the tool that loads
 	Load time.Duration `json:"load"` // time in which the tool comes to its input; 0: not known yet
 	Rest time.Duration `json:"rest"` // expected time of the rest of the preparation, from Time on
 	Time time.Time     `json:"time"`
@@ -64,6 +66,31 @@ const (
 	idleLooks = 5                     // at an idle processor, one after the other, that end a wait
 )
 
+// pace is the processor time of the tool of a preparation at some time.
+type pace struct {
+	tool int
+	at   time.Time
+	used time.Duration
+}
+
+// A tool starves that is ready to run, and gets less than the paceShare-th part of a processor.
+const (
+	paceTime  = time.Second
+	paceShare = 16
+)
+
+// starves reports, once every paceTime, whether a tool has starved since then. Other processes
+// keep it from a processor, also where calls of its own pipeline wait.
+func (p *pace) starves(tool int, now time.Time, state byte, used time.Duration) bool {
+	took, got := now.Sub(p.at), used-p.used
+	if tool == p.tool && took < paceTime {
+		return false
+	}
+	starved := tool == p.tool && state == 'R' && got*paceShare < took
+	*p = pace{tool, now, used}
+	return starved
+}
+
 // await waits while a snapshot for the form of a call is prepared and this is worth it. It
 // returns the plan of the call after that.
 func await(c Call, p Plan) Plan {
@@ -80,6 +107,7 @@ func await(c Call, p Plan) Plan {
 	ended := false
 	// A signal has the effect that it would have on the tool while it loads.
 	procstate.WithActions(c.Inherited, func() {
+		var pace pace
 		begun, idle := time.Now(), 0
 		for {
 			if err := lock.Try(l, lock.Shared); !errors.Is(err, lock.ErrHeld) {
@@ -93,7 +121,8 @@ func await(c Call, p Plan) Plan {
 			if idle++; busy() {
 				idle = 0
 			}
-			if !now.worthWaiting(time.Now(), waited, idle >= idleLooks || idle > 0 && waited == 0) {
+			starves := pace.starves(now.Tool, time.Now(), proc.State(now.Tool), proc.Used(now.Tool))
+			if starves || !now.worthWaiting(time.Now(), waited, idle >= idleLooks || idle > 0 && waited == 0) {
 				p.Reason = "a snapshot is being prepared, and waiting for it would take longer than loading"
 				return
 			}

@@ -37,6 +37,31 @@ func TestWorthWaiting(t *testing.T) {
 	}
 }
 
+// A call sees that the tool of a preparation gets no processor.
+func TestStarves(t *testing.T) {
+	var p pace
+	begun := time.Now()
+	for i, one := range []struct {
+		tool     int
+		at, used time.Duration
+		state    byte
+		want     bool
+	}{
+		{7, 0, time.Minute, 'R', false}, // the first look
+		{7, time.Second / 2, time.Minute, 'R', false},
+		{7, time.Second, time.Minute + 50*time.Millisecond, 'R', true},
+		{7, 2 * time.Second, time.Minute + 150*time.Millisecond, 'R', false}, // it ran
+		{7, 3 * time.Second, time.Minute + 150*time.Millisecond, 't', false}, // it is held
+		{7, 4 * time.Second, time.Minute + 150*time.Millisecond, 'D', false}, // it reads
+		{8, 5 * time.Second, 0, 'R', false},
+		{8, 7 * time.Second, 0, 'R', true},
+	} {
+		if got := p.starves(one.tool, begun.Add(one.at), one.state, one.used); got != one.want {
+			t.Errorf("look %d: it starves is %v", i, got)
+		}
+	}
+}
+
 func TestProcessors(t *testing.T) {
 	for list, want := range map[string]int{"0\n": 1, "0-1\n": 2, "0-2,5\n": 4, "0,2-3,8-15": 11, "": 0, "x-y": 0} {
 		if got := count(list); got != want {

@@ -186,11 +186,11 @@ func warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		if err := calls.RecordTrying(p.Key, c); err != nil {
 			return nil, err
 		}
-		progress := func(load, rest time.Duration) {
+		progress := func(now inplace.Progress) {
 			// No call waits for a preparation whose state is not known.
-			_ = note(calls.Progress{Key: p.Key, Load: load, Rest: rest})
+			_ = note(calls.Progress{Key: p.Key, Tool: now.Tool, Load: now.Load, Rest: now.Rest})
 		}
-		progress(0, 0) // in place of the last one
+		progress(inplace.Progress{}) // in place of the last one
 		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth, Progress: progress}); ctx.Err() != nil {
 			return nil, err // as if it had been killed
 		} else if err != nil {

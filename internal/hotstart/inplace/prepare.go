@@ -10,10 +10,16 @@ type PrepareOptions struct {
 	Worth   time.Duration                    // the time to its input from which on the command is prepared
 	Scratch string                           // a directory for the time of the preparation; empty: os.TempDir()
 	Log     func(format string, args ...any) // notices for people, one line each; nil: none
-	// Progress is called after each load, with the time of a load and the expected time of the rest
-	// of the preparation; nil: none
-	Progress func(load, rest time.Duration)
+	// Progress is called when the tool begins to load and when it has loaded; nil: none
+	Progress func(Progress)
 	Enough   time.Duration // the time for further preparations, of which at least two are made; 0: 3 s
+}
+
+// Progress is the state of a preparation.
+type Progress struct {
+	Tool int           // id of the process of the tool that loads
+	Load time.Duration // time of a load; 0: not known yet
+	Rest time.Duration // expected time of the rest of the preparation
 }
 
 // Unfit is the error for a command that starts cold. Unless Passing is set, the reason

@@ -100,7 +100,8 @@ type preparation struct {
 	other   string // a second scratch directory, for B; its path begins with another name
 	started time.Time
 	begun   time.Time // started, or the time of the last restart
-	loads   int       // since then
+	times   int       // loads since then
+	now     Progress
 	loading time.Time // when A began to load
 	snap    *Snapshot
 
@@ -182,13 +183,33 @@ func (p *preparation) log(format string, args ...any) {
 	}
 }
 
+// loads notes that a process of the tool begins to load.
+func (p *preparation) loads(pid int) {
+	p.now.Tool = pid
+	p.progress()
+}
+
 // loaded notes that the tool has loaded its data once more.
 func (p *preparation) loaded() {
-	p.loads++
-	if p.opt.Progress != nil {
-		load := time.Duration(p.snap.Loaded * float64(time.Second))
-		p.opt.Progress(load, restAfter(p.loads, time.Since(p.begun), cmp.Or(p.opt.Enough, enough)))
+	p.times++
+	p.progress()
+}
+
+func (p *preparation) progress() {
+	if p.times > 0 {
+		p.now.Rest = restAfter(p.times, time.Since(p.begun), cmp.Or(p.opt.Enough, enough))
 	}
+	if p.opt.Progress != nil {
+		p.opt.Progress(p.now)
+	}
+}
+
+// loadTime returns the time of a load that took some time, in which the tool waited for a
+// processor. A preparation has the lowest priority, and may have waited much longer than a call
+// would.
+func loadTime(took, queued time.Duration) time.Duration {
+	own := max(took-queued, 0)
+	return own + min(queued, 3*own)
 }
 
 // restAfter returns the expected time of the rest of a preparation that has loaded some times, for
@@ -200,7 +221,7 @@ func restAfter(loads int, took, enough time.Duration) time.Duration {
 }
 
 func (p *preparation) prepare() error {
-	p.begun, p.loads = time.Now(), 0
+	p.begun, p.times = time.Now(), 0
 	if reason := p.state.Refusal(); reason != "" {
 		return unfit("%s", reason)
 	}
@@ -273,7 +294,7 @@ func standardContent() []byte { return []byte(strings.Repeat(standardInput, 500)
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
 	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact, pipes: p.pipes,
-		values: map[string]string{}, inputs: make([]string, len(p.real))}
+		values: map[string]string{}, inputs: make([]string, len(p.real)), began: p.loads}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
 	}
@@ -431,6 +452,7 @@ func (p *preparation) runCold(name string) error {
 		return l.Input && (l.Op == tracer.AccessOpen || l.Op == tracer.AccessRead)
 	})
 	p.log("the probe took %v to reach its input", t.came[at].Round(time.Millisecond))
+	p.now.Load = loadTime(t.came[at], t.queued[at])
 	p.loaded()
 	switch {
 	case t.came[at] < p.opt.Worth:

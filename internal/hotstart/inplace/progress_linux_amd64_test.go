@@ -27,3 +27,12 @@ func TestRestAfter(t *testing.T) {
 		}
 	}
 }
+
+func TestLoadTime(t *testing.T) {
+	const s = time.Second
+	for _, one := range [][3]time.Duration{{2 * s, 0, 2 * s}, {4 * s, 2 * s, 4 * s}, {60 * s, 59 * s, 4 * s}, {s, 2 * s, 0}} {
+		if got := loadTime(one[0], one[1]); got != one[2] {
+			t.Errorf("%v, of which %v in a queue: %v, and not %v", one[0], one[1], got, one[2])
+		}
+	}
+}

@@ -59,6 +59,8 @@ type trial struct {
 
 	looks    []hotstart.Access
 	came     map[int]time.Duration // index of a look into an input -> when it came
+	queued   map[int]time.Duration // the same -> the time until then for which the tool waited for a processor
+	began    func(pid int)         // is called when the tool has begun; nil: none
 	started  time.Time             // of the execution, with its first instruction or the start from a snapshot
 	ended    time.Time
 	loaded   int               // opens of data
@@ -531,7 +533,7 @@ func makeParent(path, here string) error {
 // note keeps a look.
 func (t *trial) note(k hotstart.Access) {
 	if k.Input {
-		t.came[len(t.looks)] = time.Since(t.started)
+		t.came[len(t.looks)], t.queued[len(t.looks)] = time.Since(t.started), proc.Queued(t.pid)
 	}
 	if hotstart.OpensData(k) {
 		t.loaded++
@@ -848,7 +850,8 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	if t.stop && t.number > 0 {
 		t.overlay.FakeHost = &tracer.FakeHost{Number: t.number, Files: map[[2]uint64]bool{}}
 	}
-	t.early, t.relative, t.stats, t.came = map[string]early{}, map[string]string{}, map[int][]byte{}, map[int]time.Duration{}
+	t.early, t.relative, t.stats = map[string]early{}, map[string]string{}, map[int][]byte{}
+	t.came, t.queued = map[int]time.Duration{}, map[int]time.Duration{}
 	if err := t.layOut(); err != nil {
 		return err
 	}
@@ -868,6 +871,9 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	}
 	if err != nil {
 		return err
+	}
+	if t.began != nil {
+		t.began(p.Pid)
 	}
 	if err := t.watch(ctx); err != nil {
 		return err

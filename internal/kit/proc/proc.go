@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Indexes of fields in the result of [Stat].
@@ -46,6 +47,33 @@ func StartTime(pid int) uint64 {
 	}
 	ticks, _ := strconv.ParseUint(f[start], 10, 64) // the kernel writes a number
 	return ticks
+}
+
+// tick is the unit of times in /proc, USER_HZ.
+const tick = time.Second / 100
+
+// Used returns the processor time that a process has used with all of its threads. It returns 0
+// if the process does not exist.
+func Used(pid int) time.Duration {
+	f, err := Stat(pid)
+	if err != nil || len(f) <= System {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[User], 10, 64) // the kernel writes numbers
+	system, _ := strconv.ParseInt(f[System], 10, 64)
+	return time.Duration(user+system) * tick
+}
+
+// Queued returns the time for which a thread could have run and had to wait for a processor. It
+// returns 0 if the thread does not exist, or the kernel does not count it.
+func Queued(tid int) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", tid))
+	f := strings.Fields(string(text))
+	if err != nil || len(f) < 2 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes a number
+	return time.Duration(n)
 }
 
 // All returns the processes that there are.

@@ -128,3 +128,20 @@ func TestWatch(t *testing.T) {
 	close(ended)
 	<-over
 }
+
+// The processor time of a process grows while it computes.
+func TestTimes(t *testing.T) {
+	own := os.Getpid()
+	before := Used(own)
+	for end := time.Now().Add(time.Minute); Used(own) == before && time.Now().Before(end); {
+	}
+	if after := Used(own); after <= before || after > before+time.Minute {
+		t.Errorf("%v, and %v before", after, before)
+	}
+	if got := Used(1 << 30); got != 0 {
+		t.Errorf("a process that does not exist has used %v", got)
+	}
+	if queued, got := Queued(own), Queued(1<<30); queued < 0 || queued > time.Hour || got != 0 {
+		t.Errorf("this process was queued for %v, and a process that does not exist for %v", queued, got)
+	}
+}

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -254,6 +255,9 @@ func decide(c Call, note bool) (Plan, error) {
 	if err != nil {
 		return Plan{Reason: err.Error()}, err
 	}
+	if note {
+		defer hold(dir)()
+	}
 	if c.Path != "" && c.Path != c.Exe {
 		return Plan{Reason: "its path, which it may print, is relative or not the shortest one: call it by its name on PATH, or by its whole path"}, nil
 	}
@@ -483,12 +487,30 @@ func prune(dir string, keep int) {
 	}
 }
 
+// longestHold is the time after which a call no longer waits for the lock of forms.
+const longestHold = 200 * time.Millisecond
+
+// hold takes the lock of forms and patterns, and returns a function that releases it. So calls
+// that begin at the same time are all counted. The lock is best effort: a stopped process may
+// have it, and no call waits for that.
+func hold(dir string) func() {
+	f, err := os.Open(filepath.Join(dir, "forms"))
+	if err != nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), longestHold)
+	defer cancel()
+	_ = lock.Await(ctx, f, lock.Exclusive)
+	return func() { f.Close() }
+}
+
 // update changes the record of a form.
 func update(key string, change func(*form)) error {
 	dir, err := openDir()
 	if err != nil {
 		return err
 	}
+	defer hold(dir)()
 	path := filepath.Join(dir, "forms", key)
 	f := &form{}
 	if err := load(path, f); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -38,14 +38,14 @@
 // rest of the preparation is expected to be shorter than the load that a hot start saves, or
 // while other processes use all processors (Progress). It starts plainly after longestWait
 // loads, if the preparation gets no processor (pace), or if the preparation ends without a
-// snapshot. A signal ends a call that waits, as it
-// ends a tool that loads.
+// snapshot. A signal ends a call that waits, as it ends a tool that loads.
 //
 // # State
 //
 // The state is in a directory of the user, $PREMIX_HOME/calls or premix/calls in the
 // cache directory, with mode 0700:
 //
+//	forms           the lock (flock) of changes of forms and patterns, which is best effort
 //	forms/KEY       a form, JSON
 //	patterns/KEY    a pattern, JSON
 //	scripts/KEY     the form of the program that calls of a script execute, and that starts cold, JSON

@@ -63,7 +63,7 @@ func (p *Progress) worthWaiting(now time.Time, waited time.Duration, idle bool) 
 
 const (
 	waitStep  = 20 * time.Millisecond // between two looks, on average
-	idleLooks = 5                     // at an idle processor, one after the other, that end a wait
+	idleLooks = 10                    // least number of looks at an idle processor, one after the other, that end a wait
 )
 
 // pace is the processor time of the tool of a preparation at some time.
@@ -109,6 +109,7 @@ func await(c Call, p Plan) Plan {
 	procstate.WithActions(c.Inherited, func() {
 		var pace pace
 		begun, idle := time.Now(), 0
+		enough := idleLooks + rand.N(2*idleLooks) // so that not all calls use the same idle processor
 		for {
 			if err := lock.Try(l, lock.Shared); !errors.Is(err, lock.ErrHeld) {
 				ended = err == nil && lock.Release(l) == nil && waited > 0
@@ -122,11 +123,11 @@ func await(c Call, p Plan) Plan {
 				idle = 0
 			}
 			starves := pace.starves(now.Tool, time.Now(), proc.State(now.Tool), proc.Used(now.Tool))
-			if starves || !now.worthWaiting(time.Now(), waited, idle >= idleLooks || idle > 0 && waited == 0) {
+			if starves || !now.worthWaiting(time.Now(), waited, idle >= enough || idle > 0 && waited == 0) {
 				p.Reason = "a snapshot is being prepared, and waiting for it would take longer than loading"
 				return
 			}
-			time.Sleep(waitStep/2 + rand.N(waitStep)) // so that not all calls see an idle processor at once
+			time.Sleep(waitStep/2 + rand.N(waitStep))
 			waited = time.Since(begun)
 		}
 	})

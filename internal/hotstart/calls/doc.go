@@ -26,11 +26,11 @@
 // prepared during the third call.
 //
 // A preparation runs at the lowest priority, in its own session. Each user has at most one
-// preparation at a time on a machine. A preparation may be killed at the end of a container or a batch job that ran only this
-// one call. In that case a later call prepares first, waits for it, and starts hot. If a
-// preparation of a form failed, it is tried again, after increasing times and at most
-// maxTries times. A form that cannot start hot is tried again after a week, or when the
-// program has changed.
+// preparation at a time on a machine. A preparation may be killed at the end of a container
+// or a batch job that ran only this one call. In that case a later call prepares first, waits
+// for it, and starts hot. If a preparation of a form failed, it is tried again, after
+// increasing times and at most maxTries times. A form that cannot start hot is tried again
+// after a week, or when the program has changed.
 //
 // # Which calls wait
 //

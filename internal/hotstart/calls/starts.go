@@ -36,7 +36,7 @@ type Start struct {
 type Sum struct {
 	Hot   int     `json:"hot"`
 	Cold  int     `json:"cold"`
-	Saved float64 `json:"saved"` // seconds of loading, without the time for which calls have waited
+	Saved float64 `json:"saved"` // seconds of loading, less the seconds for which calls have waited
 	Bytes int64   `json:"bytes"` // of memory that was not loaded
 }
 

@@ -146,3 +146,14 @@ func TestAwaitInVain(t *testing.T) {
 		})
 	}
 }
+
+// The time for which calls have waited is not saved.
+func TestSumWaited(t *testing.T) {
+	var sum Sum
+	for _, s := range []Start{{Start: "hot", Saved: 3, Bytes: 7, Waited: 1}, {Start: "cold", Waited: 0.5}, {Start: "hot", Saved: 3}} {
+		sum.Add(s)
+	}
+	if want := (Sum{Hot: 2, Cold: 1, Saved: 4.5, Bytes: 7}); sum != want {
+		t.Errorf("%+v, and not %+v", sum, want)
+	}
+}

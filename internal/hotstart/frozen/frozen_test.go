@@ -69,7 +69,13 @@ func spawn(t *testing.T, dir string, argv ...string) (*tracer.Proc, Base) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Kill(); finished(t, p) })
+	t.Cleanup(func() {
+		// A process that was waited for may have given its id to another one.
+		if unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) == nil {
+			p.Kill()
+			finished(t, p)
+		}
+	})
 	base, err := ReadBase(p.Pid)
 	if err != nil {
 		t.Fatal(err)

@@ -916,13 +916,13 @@ func TestRecordingOutlivesWorker(t *testing.T) {
 	if err := f.check(large[0]); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what was touched, in the file", func() bool { return chunks() > 0 })
+	await(t, "the first chunks in the file", func() bool { return chunks() > 0 })
 	first := chunks()
 	kill(t, f.status(t).Worker)
 	if err := f.check(large[1]); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what was touched after the worker died, in the file", func() bool { return chunks() > first })
+	await(t, "chunks of after the worker died in the file", func() bool { return chunks() > first })
 	second := chunks()
 	s := f.status(t)
 	kill(t, s.Supervisor, s.Worker)

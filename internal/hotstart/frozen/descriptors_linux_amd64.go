@@ -281,6 +281,9 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 		return file, err
 	}
 	parts, err := peekPipe(in, waiting, file.Size)
+	if errors.Is(err, errPacket) {
+		return file, refuse("it has written packets to a pipe that it has not read yet: %s", name)
+	}
 	if err != nil {
 		return file, err
 	}
@@ -297,6 +300,9 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 	}
 	return file, err
 }
+
+// errPacket is the error of peekPipe for a pipe with a packet (O_DIRECT in pipe(2)).
+var errPacket = errors.New("the pipe has a packet")
 
 // peekPipe returns the bytes in a pipe, and leaves them there. Each part has the bytes of one of
 // the pipe's buffers.
@@ -325,8 +331,18 @@ func peekPipe(in *os.File, waiting, size int) (parts [][]byte, err error) {
 			return nil, os.NewSyscallError("splice", err)
 		}
 		b := make([]byte, n)
-		if read, err := unix.Read(pipes[1][0], b); err != nil || read != len(b) {
-			return nil, fmt.Errorf("read %d of %d bytes in a pipe: %v", read, n, err)
+		// A read that leaves a byte of a packet discards this byte.
+		for _, part := range [][]byte{b[:n-1], b[n-1:]} {
+			if len(part) == 0 {
+				continue
+			}
+			read, err := unix.Read(pipes[1][0], part)
+			if err == unix.EAGAIN {
+				return nil, errPacket
+			}
+			if err != nil || read != len(part) {
+				return nil, fmt.Errorf("read %d of %d bytes in a pipe: %v", read, len(part), err)
+			}
 		}
 		parts, left = append(parts, b), left-len(b)
 	}
@@ -335,7 +351,7 @@ func peekPipe(in *os.File, waiting, size int) (parts [][]byte, err error) {
 
 // roomAtEnd reports whether a write to a pipe fills the page of its last buffer, as it does in a
 // pipe that was written at once: the process may have read the first bytes of that page, or have
-// written a packet. The bytes of the test stay in the pipe, so the process cannot go on, or else
+// written a packet of one byte. The bytes of the test stay in the pipe, so the process cannot go on, or else
 // roomAtEnd only knows that a full buffer has no room.
 func (f *freezer) roomAtEnd(in *os.File, writer int, parts [][]byte, size int) (bool, error) {
 	last := parts[len(parts)-1]

@@ -73,6 +73,29 @@ func TestPipeRoom(t *testing.T) {
 	}
 }
 
+// TestPackets looks into pipes with packets: a read of a part of one discards the rest of it.
+func TestPackets(t *testing.T) {
+	for _, size := range []int{2, 100, pageSize} {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_DIRECT); err != nil {
+			t.Fatal(err)
+		}
+		in, out := os.NewFile(uintptr(fds[0]), "in"), os.NewFile(uintptr(fds[1]), "out")
+		defer in.Close()
+		defer out.Close()
+		if _, err := out.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		// Later writes make no packets.
+		if _, err := unix.FcntlInt(out.Fd(), unix.F_SETFL, 0); err != nil {
+			t.Fatal(err)
+		}
+		if parts, err := peekPipe(in, size, 16*pageSize); !errors.Is(err, errPacket) {
+			t.Errorf("a packet of %d bytes: %d parts, %v", size, len(parts), err)
+		}
+	}
+}
+
 // fuzzOne runs one program cold once and hot twice, and reports whether it was frozen.
 func fuzzOne(t *testing.T, prog string, seed uint64, refused map[string]int) bool {
 	t.Helper()

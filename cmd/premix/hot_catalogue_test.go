@@ -35,6 +35,7 @@ var catalogued = []struct {
 	{tool: "hisat2", ref: "hisat2.1.ht2", line: `hisat2 -x ref/hisat2 --rg-id SAMPLE -1 SAMPLE_1.fq -2 SAMPLE_2.fq -S SAMPLE.sam`, ext: "_1.fq", hot: true},
 	{tool: "hisat2", ref: "hisat2.1.ht2", line: `hisat2 -x ref/hisat2 --rg-id SAMPLE -1 SAMPLE_1.fq.gz -2 SAMPLE_2.fq.gz | sed '/^@PG/s/[0-9]*.inpipe/inpipe/g' >SAMPLE.sam`, ext: "_1.fq.gz", hot: true},
 	{tool: "STAR", ref: "star/SA", line: `STAR --genomeDir ref/star --readFilesIn SAMPLE_1.fq SAMPLE_2.fq --outFileNamePrefix SAMPLE.`, ext: "_1.fq", times: "*Log*.out descriptor?1", hot: true},
+	{tool: "STAR", ref: "star/SA", line: `STAR --genomeDir ref/star --readFilesIn SAMPLE_1.fq.gz SAMPLE_2.fq.gz --readFilesCommand zcat --outSAMtype BAM Unsorted --outFileNamePrefix SAMPLE.`, ext: "_1.fq.gz", times: "*Log*.out descriptor?1", hot: true},
 	{tool: "salmon", ref: "salmon/info.json", line: `salmon quant --noEffectiveLengthCorrection -i ref/salmon -l IU -p 1 -1 SAMPLE_1.fq.gz -2 SAMPLE_2.fq.gz -o SAMPLE`, ext: "_1.fq.gz", times: "*.log *.json"},
 	{tool: "kallisto", ref: "kallisto.idx", line: `kallisto quant --plaintext -t 1 -i ref/kallisto.idx -o SAMPLE SAMPLE_1.fq.gz SAMPLE_2.fq.gz`, ext: "_1.fq.gz", times: "run_info.json", hot: true, short: true},
 	{tool: "kraken2", ref: "kraken2/hash.k2d", line: `kraken2 --db ref/kraken2 --paired --report SAMPLE.txt --output SAMPLE.out SAMPLE_1.fq SAMPLE_2.fq`, ext: "_1.fq", behind: "classify", hot: true},

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/hotstart/frozen"
+	"premix/internal/hotstart/tracer"
 )
 
 // How the memory of a tool is proved.
@@ -124,20 +125,63 @@ func Later(first frozen.Moment, env []string) frozen.Moment {
 			Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
 			Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
 			Boottime:  first.Boottime + 200*day + draw(12)%(86400*50)*second,
-			Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
+			Cycles:    first.Cycles + 1<<49 + uint64(draw(8))<<17,
 		}
 		season := frozen.Season(later.Realtime, env)
 		if season != frozen.Season(first.Realtime, env) || !clearSecond(later.Realtime) {
 			continue
 		}
-		zone := time.FixedZone("", season)
-		t, u := time.Unix(0, first.Realtime).In(zone), time.Unix(0, later.Realtime).In(zone)
-		differ := t.Second() != u.Second() && t.Minute() != u.Minute() && t.Hour() != u.Hour() && t.Day() != u.Day() &&
-			t.Month() != u.Month() && t.Weekday() != u.Weekday()
-		if differ && u.Day() < 10 && u.Day() != int(u.Month()) {
+		u := time.Unix(0, later.Realtime).In(time.FixedZone("", season))
+		if fieldsDiffer(first.Realtime, later.Realtime, season) && u.Day() < 10 && u.Day() != int(u.Month()) {
 			return later
 		}
 	}
+}
+
+// fieldsDiffer reports whether two times differ in each field, in a zone at a distance from UTC.
+func fieldsDiffer(first, second int64, season int) bool {
+	zone := time.FixedZone("", season)
+	t, u := time.Unix(0, first).In(zone), time.Unix(0, second).In(zone)
+	return t.Second() != u.Second() && t.Minute() != u.Minute() && t.Hour() != u.Hour() && t.Day() != u.Day() &&
+		t.Month() != u.Month() && t.Weekday() != u.Weekday() && t.Year() != u.Year()
+}
+
+// Earlier returns a time at which a preparation begins that loads its data at another time. It is
+// years before that by a random number of seconds, and no field is the same. Its text differs from
+// the text of another time, if that is not 0, in each letter and digit, and the day of the year in
+// both bytes. With short true the numbers of the text have one digit each, and else two:
+// functions that print a time leave other bytes in memory then.
+func Earlier(load frozen.Moment, env []string, other int64, short bool) frozen.Moment {
+	const second, day = int64(time.Second), 24 * int64(time.Hour)
+	season := frozen.Season(load.Realtime, env)
+	zone := time.FixedZone("", season)
+	for {
+		var n [4]byte
+		rand.Read(n[:]) // never fails
+		began := load.Realtime - 1000*day - int64(binary.NativeEndian.Uint32(n[:]))%(86400*500)*second
+		t, u := time.Unix(0, began).In(zone), time.Unix(0, other).In(zone)
+		numbers := []int{t.Second(), t.Minute(), t.Hour(), t.Day()}
+		switch {
+		case frozen.Season(began, env) != season, !fieldsDiffer(load.Realtime, began, season):
+		case slices.ContainsFunc(numbers, func(n int) bool { return (n < 10) != short }):
+		case other != 0 && !short && (t.YearDay()>>8 == u.YearDay()>>8 || !lettersDiffer(t, u)):
+		default:
+			return frozen.Moment{Realtime: began, Monotonic: load.Monotonic - tracer.HeadTime, Boottime: load.Boottime - tracer.HeadTime, Cycles: load.Cycles - tracer.HeadCycles}
+		}
+	}
+}
+
+// lettersDiffer reports whether the texts of two times differ in each letter and digit, apart from
+// the year.
+func lettersDiffer(t, u time.Time) bool {
+	const layout = "Mon Jan 02 15 04 05"
+	a, b := t.Format(layout), u.Format(layout)
+	for i := range a {
+		if a[i] == b[i] && a[i] != ' ' {
+			return false
+		}
+	}
+	return true
 }
 
 // compareMemory prepares the tool a second time and compares its memory with the memory

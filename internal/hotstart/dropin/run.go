@@ -141,6 +141,9 @@ func start(c calls.Call, p calls.Plan) string {
 		s.Close()
 		return reason
 	}
+	if s.Plain != "" {
+		record = calls.Start{Tool: record.Tool, Start: "cold", Why: s.Plain, ID: record.ID, Waited: record.Waited}
+	}
 	calls.RecordStart(record)
 	inplace.End(exit)
 	return ""

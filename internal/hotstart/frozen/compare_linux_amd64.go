@@ -34,7 +34,7 @@ const maxListed = 1000
 // word of 8 bytes.
 func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison, error) {
 	c := &comparer{im: [2]*Image{a, b}, pages: [2]io.ReaderAt{pagesA, pagesB}, prep: [2]Preparation{facts.A, facts.B}, out: &Comparison{}, groups: map[string]*Group{}, modules: map[string]*module{},
-		words: NewWords(facts.Words), free: facts.Free, known: facts.Dates, further: facts.Further, confirmed: facts.Confirmed, rewrites: facts.Rewrites}
+		words: NewWords(facts.Words), free: facts.Free, heads: facts.Heads, keeps: facts.Kept, known: facts.Dates, further: facts.Further, confirmed: facts.Confirmed, rewrites: facts.Rewrites}
 	if facts.Late != nil {
 		c.written = *facts.Late
 		var err error
@@ -52,6 +52,9 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 		if len(p.Threads) != len(c.im[i].Threads) {
 			return nil, fmt.Errorf("compare: %d thread ids for %d threads", len(p.Threads), len(c.im[i].Threads))
 		}
+	}
+	if a, b := len(facts.A.Children), len(facts.B.Children); a != b {
+		return nil, fmt.Errorf("compare: %d children, and %d", a, b)
 	}
 	if c.prep[0].Pid == c.prep[1].Pid || c.prep[0].Pid == 0 || c.prep[1].Pid == 0 {
 		return nil, errors.New("compare: the preparations must have different process ids")
@@ -77,7 +80,7 @@ func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison,
 	if c.rand != nil {
 		c.out.Generator = c.rand.generator()
 	}
-	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleStatus, RuleSeed, RuleDirectory, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
+	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleStatus, RuleSeed, RuleDirectory, RuleYear, RuleRseq, RuleProcessor, RuleWord, RuleVectors, RuleHead} {
 		if g := c.groups[rule]; g != nil {
 			c.out.Explained = append(c.out.Explained, *g)
 		}
@@ -152,6 +155,8 @@ type comparer struct {
 	rand                         *randPair // nil: it was not seeded, or with a fixed value
 	words                        *Words
 	free                         []Range
+	heads                        [2]*Head
+	keeps                        []Range
 	written                      Late
 }
 
@@ -194,7 +199,7 @@ func (c *comparer) state() {
 	for _, im := range []*Image{&a, &b} {
 		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
 		im.Boot, im.RegisterIds, im.Clocks, im.Dates, im.Stopped = "", nil, nil, nil, Moment{}
-		im.Statuses, im.Generator, im.WorkDirs = nil, nil, nil
+		im.Statuses, im.Generator, im.WorkDirs, im.Head = nil, nil, nil, nil
 		im.Timers, im.Files = withoutRest(im.Timers, im.Files)
 	}
 	if c.rewrites {
@@ -374,6 +379,7 @@ func (c *comparer) vma(i int, compare func(v *VMA, at int64, a, b []byte)) error
 				return err
 			}
 			c.out.Read += n
+			c.confirm(va, at, bufA[:n], bufB[:n])
 			c.late(va, at, bufA[:n], bufB[:n])
 			compare(va, at, bufA[:n], bufB[:n])
 		}
@@ -503,7 +509,7 @@ func (c *comparer) bytes(v *VMA, at int64, a, b []byte) {
 			if rule == "" && c.year(w) {
 				rule = RuleYear
 			}
-			if rule == "" && (c.status(v, at, a, b, off) || c.random(v, at, a, b, off) || c.workDir(v, at, a, b, off) || c.date(v, at, a, b, off)) {
+			if rule == "" && (c.status(v, at, a, b, off) || c.random(v, at, a, b, off) || c.workDir(v, at, a, b, off) || c.date(v, at, a, b, off) || c.kept(v, at, a, b, off)) {
 				continue
 			}
 			if rule != "" {
@@ -551,7 +557,7 @@ func (c *comparer) rule(addr uint64, w words) string {
 }
 
 // idOf returns the index of the thread whose id is x in the one preparation and y in the
-// other, or -1.
+// other, or -1. Behind the threads it counts the children.
 func (c *comparer) idOf(x, y uint64) int {
 	if x == uint64(c.prep[0].Pid) && y == uint64(c.prep[1].Pid) {
 		return 0
@@ -559,6 +565,11 @@ func (c *comparer) idOf(x, y uint64) int {
 	for i, tid := range c.prep[0].Threads {
 		if x == uint64(tid) && y == uint64(c.prep[1].Threads[i]) {
 			return i
+		}
+	}
+	for i, child := range c.prep[0].Children {
+		if x == uint64(child) && y == uint64(c.prep[1].Children[i]) {
+			return len(c.prep[0].Threads) + i
 		}
 	}
 	return -1

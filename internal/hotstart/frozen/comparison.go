@@ -15,13 +15,14 @@ type Moment struct {
 
 // Preparation describes how a process came to be frozen.
 type Preparation struct {
-	Pid     int    // as the process sees it
-	Threads []int  // ids as the process sees them, in the order of Image.Threads; nil: the ids in the image
-	Began   Moment // by the clock that the process was given
-	Stopped Moment // by the same clock
-	Dir     string // working directory
-	Device  uint64 // of the file of the program, where each process has another one; or 0
-	Inputs  []Input
+	Pid      int    // as the process sees it
+	Children []int  // process ids of the children that each start makes, in order
+	Threads  []int  // ids as the process sees them, in the order of Image.Threads; nil: the ids in the image
+	Began    Moment // by the clock that the process was given
+	Stopped  Moment // by the same clock
+	Dir      string // working directory
+	Device   uint64 // of the file of the program, where each process has another one; or 0
+	Inputs   []Input
 }
 
 // Facts are the known differences of two preparations of one program. The preparations
@@ -47,6 +48,10 @@ type Facts struct {
 	Rewrites bool
 	// Confirmed is true if further preparations confirm the dates of the comparison.
 	Confirmed bool
+	// Heads are the heads of the two preparations, if each start executes the head. Kept are the
+	// ranges of an earlier comparison.
+	Heads [2]*Head
+	Kept  []Range
 }
 
 // The names of the rules that explain a difference.
@@ -65,6 +70,7 @@ const (
 	RuleProcessor = "processor that the dynamic linker ran on"
 	RuleWord      = "late word"
 	RuleVectors   = "vector registers during a function of the C library"
+	RuleHead      = "what it had before it loaded its data"
 )
 
 // Difference is a run of bytes that differ.
@@ -123,6 +129,7 @@ type Comparison struct {
 	WorkDirs    []DirPlace  // in the memory of the first image
 	Words       []WordPlace // in the memory of the first image
 	Offsets     []Offset    // in the registers of the first image
+	Kept        []Range     // see Head
 	// Noise has the second preparation's values of words that do not matter by one of the
 	// rules. It has at most maxNoise words.
 	Noise []Patch

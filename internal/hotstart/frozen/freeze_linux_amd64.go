@@ -190,6 +190,8 @@ type Source struct {
 	// Inherited are descriptors that the process had at its first instruction. If it has
 	// not changed them, a started process inherits them from the process that starts it.
 	Inherited []int
+	// Children is true if a started process may have children.
+	Children bool
 }
 
 // Freeze describes a process and writes the contents of its memory to pages, an
@@ -197,7 +199,7 @@ type Source struct {
 // the process can be compared, through OpenMemory. State that cannot be restored
 // exactly is a *Refused.
 func Freeze(src Source, pages *os.File) (*Image, error) {
-	f := &freezer{p: src.Proc, base: src.Base, private: src.Private, inherited: src.Inherited, ends: src.Ends, like: src.Like, im: &Image{Dir: src.Dir}}
+	f := &freezer{p: src.Proc, base: src.Base, private: src.Private, inherited: src.Inherited, children: src.Children, ends: src.Ends, like: src.Like, im: &Image{Dir: src.Dir}}
 	for _, step := range []func() error{f.process, f.threads, f.signals, f.files} {
 		if err := step(); err != nil {
 			return nil, err
@@ -221,6 +223,7 @@ type freezer struct {
 	im      *Image
 
 	inherited []int
+	children  bool
 }
 
 func (f *freezer) proc(name string) string { return fmt.Sprintf("/proc/%d/%s", f.p.Pid, name) }
@@ -278,7 +281,7 @@ func (f *freezer) process() error {
 		return err
 	}
 	for _, path := range children {
-		if line := readLine(path); line != "" {
+		if line := readLine(path); line != "" && !f.children {
 			return refuse("it has a child process (%s)", strings.Fields(line)[0])
 		}
 	}

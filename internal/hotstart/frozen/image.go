@@ -56,6 +56,8 @@ type Image struct {
 	Statuses  []StatusPlace
 	Generator *Generator
 	WorkDirs  []DirPlace
+	// Head is nil if a start does not execute the program.
+	Head *Head
 }
 
 // RegisterId is a register that holds the id of a thread, as where one waits for the end
@@ -63,13 +65,13 @@ type Image struct {
 type RegisterId struct {
 	Thread   int // index into Image.Threads
 	Register int // index of the field of unix.PtraceRegs
-	Id       int // index of the thread whose id it is
+	Id       int // index of the thread whose id it is; see IdPlace
 }
 
-// IdPlace is a place in memory with the id of a thread.
+// IdPlace is a place in memory with the id of a thread, or of a child that each start makes.
 type IdPlace struct {
 	Address uint64 // of 4 bytes
-	Thread  int    // index into Image.Threads; 0 is the leader, whose id is the process id
+	Thread  int    // index into Image.Threads; 0 is the leader, whose id is the process id; the children follow
 }
 
 // Memory is the kernel's record of the layout of an address space: the arguments of

@@ -32,6 +32,8 @@ type Options struct {
 	// Inherited are descriptors that the process inherits from the process that starts
 	// it: Source.Inherited.
 	Inherited []int
+	// Children are the children that the process has made (Head.Children).
+	Children []int
 	// Pages is the descriptor of the page file in the process; 0 means 3.
 	Pages int
 }
@@ -773,6 +775,9 @@ func Now() (Moment, error) {
 func (s *starter) ids(tids []int) error {
 	known := map[int]uint32{}
 	id := func(thread int) (uint32, error) {
+		if child := thread - len(tids); child >= 0 && child < len(s.opt.Children) {
+			return uint32(s.opt.Children[child]), nil
+		}
 		if thread < 0 || thread >= len(tids) {
 			return 0, fmt.Errorf("an id of thread %d is kept, and there are %d threads", thread, len(tids))
 		}

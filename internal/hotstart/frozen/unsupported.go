@@ -18,6 +18,9 @@ type Base struct{}
 // ReadBase returns an error.
 func ReadBase(int) (Base, error) { return Base{}, tracer.Supported() }
 
+// Head is empty, too.
+type Head struct{}
+
 // Source is a process to freeze.
 type Source struct {
 	*tracer.Proc
@@ -27,6 +30,7 @@ type Source struct {
 	Ends      bool
 	Like      *Like
 	Inherited []int
+	Children  bool
 }
 
 // Freeze returns an error.

@@ -46,12 +46,15 @@ func (c *comparer) hold(begin uint64, a, b []byte) {
 	}
 }
 
-// writes reports whether a start writes into a part of a VMA.
+// writes reports whether a start writes into a part of a VMA, or keeps it.
 func (c *comparer) writes(v *VMA, e Extent) bool {
 	begin := v.Start + uint64(e.Offset)
 	if slices.ContainsFunc(c.known, func(d DatePlace) bool {
 		return d.Address < begin+uint64(e.Size) && d.Address+uint64(d.Length) > begin
 	}) {
+		return true
+	}
+	if slices.ContainsFunc(c.keeps, func(r Range) bool { return r.Start < begin+uint64(e.Size) && r.End > begin }) {
 		return true
 	}
 	return slices.ContainsFunc(c.written.Places, func(p WordPlace) bool {

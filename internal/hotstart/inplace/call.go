@@ -201,7 +201,7 @@ func (c *Call) isLate(name string) bool {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 12
+const keyVersion = 13
 
 // Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {

@@ -232,6 +232,7 @@ func TestKeepsFacts(t *testing.T) {
 			if err := unix.Setxattr(elsewhere, "user.premix", []byte("one"), 0); err != nil {
 				t.Skipf("the file system of %s has no extended attributes: %v", elsewhere, err)
 			}
+			time.Sleep(50 * time.Millisecond) // the kernel's times of changes are coarse
 			v := keeps(program, what)
 			v.args[1] = elsewhere
 			p.mustPrepare(v)

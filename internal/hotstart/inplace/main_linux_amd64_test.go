@@ -63,7 +63,11 @@ func front(spec string) int {
 		exit, err := Run(snap, s.Call)
 		var interrupted *Interrupted
 		if err == nil || errors.As(err, &interrupted) {
-			_ = os.WriteFile(s.Note, fmt.Appendf(nil, "hot %v", err), 0o600)
+			note := fmt.Sprintf("hot %v", err)
+			if snap.Plain != "" {
+				note = "plain " + snap.Plain
+			}
+			_ = os.WriteFile(s.Note, []byte(note), 0o600)
 			End(exit)
 		}
 		reason = err.Error()

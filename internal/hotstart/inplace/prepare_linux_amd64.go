@@ -76,8 +76,16 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	err = p.prepare()
 	if p.copies && errors.As(err, new(*Unfit)) {
 		p.log("the tool may have copied its environment")
-		if err = p.restart(); err == nil {
+		if err = p.restart(true, false); err == nil {
 			err = p.prepare()
+		}
+	}
+	for _, exact := range []bool{false, true} {
+		if p.differs && errors.As(err, new(*Unfit)) && (!exact || p.copies) {
+			p.log("the tool works with its late words after it has loaded its data")
+			if err = p.restart(exact, true); err == nil {
+				err = p.prepare()
+			}
 		}
 	}
 	var refused *Unfit
@@ -105,21 +113,25 @@ type preparation struct {
 	loading time.Time // when A began to load
 	snap    *Snapshot
 
-	real   []string // the input at each late word that is a regular file; "" at others
-	pipes  []int    // indexes of the inputs that are pipes
-	stdin  string
-	cold   *trial
-	copies bool           // the tool may have copied late variables, whose lengths then matter
-	exact  bool           // late variables have the lengths of the call's
-	data   int            // opens of data until the stop
-	asks   bool           // the tool opens no input before the stop
-	trials []*trial       // A, B, and perhaps a third one
-	avoid  map[int][]byte // first bytes that late words of the third one must not have
-	seed   [32]byte
-	clocks [2]frozen.Moment // at which the tool begins
-	images [2]*frozen.Image
-	pages  *os.File       // of A
-	noise  []frozen.Patch // what B has where a rule says that the value does not matter
+	real    []string // the input at each late word that is a regular file; "" at others
+	pipes   []int    // indexes of the inputs that are pipes
+	stdin   string
+	cold    *trial
+	copies  bool           // the tool may have copied late variables, whose lengths then matter
+	exact   bool           // late variables have the lengths of the call's
+	differs bool           // the memories of two preparations differ
+	closes  bool           // preparations are held where they close the last file of their data
+	heads   bool           // each start executes the head
+	headAt  int            // with heads: the number of opens of data until its end
+	data    int            // opens of data until the stop
+	asks    bool           // the tool opens no input before the stop
+	trials  []*trial       // A, B, and perhaps a third one
+	avoid   map[int][]byte // first bytes that late words of the third one must not have
+	seed    [32]byte
+	clocks  [2]frozen.Moment // at which the tool begins
+	images  [2]*frozen.Image
+	pages   *os.File       // of A
+	noise   []frozen.Patch // what B has where a rule says that the value does not matter
 }
 
 func (p *preparation) end() {
@@ -133,8 +145,8 @@ func (p *preparation) end() {
 	}
 }
 
-// restart begins again, with late variables of the lengths of the call's.
-func (p *preparation) restart() error {
+// restart begins again, with other values of exact and closes.
+func (p *preparation) restart(exact, closes bool) error {
 	p.end()
 	for _, dir := range []string{p.scratch, p.other} {
 		entries, err := os.ReadDir(dir)
@@ -153,8 +165,9 @@ func (p *preparation) restart() error {
 		}
 	}
 	p.snap.plan, p.snap.Stamps = plan{}, nil
+	p.heads, p.headAt = false, 0
 	p.cold, p.trials, p.images, p.pages, p.noise = nil, nil, [2]*frozen.Image{}, nil, nil
-	p.copies, p.exact = false, true
+	p.copies, p.differs, p.exact, p.closes = false, false, exact, closes
 	return nil
 }
 
@@ -293,7 +306,7 @@ func standardContent() []byte { return []byte(strings.Repeat(standardInput, 500)
 // trial describes one execution. Its directory has a path of the length of the call's
 // directory, where that is long enough.
 func (p *preparation) trial(name string, number int) (*trial, error) {
-	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact, pipes: p.pipes,
+	t := &trial{call: p.call, state: p.state, scratch: filepath.Join(p.base(name), name), stdin: p.stdin, exact: p.exact, heads: p.heads, closes: p.closes, pipes: p.pipes,
 		values: map[string]string{}, inputs: make([]string, len(p.real)), began: p.loads}
 	if err := os.Mkdir(t.scratch, 0o700); err != nil {
 		return nil, err
@@ -440,6 +453,16 @@ func (p *preparation) runCold(name string) error {
 	if err := t.run(p.ctx, t.begin); err != nil {
 		return err
 	}
+	if !p.heads && t.needsHead() {
+		if len(p.pipes) > 0 {
+			return unfit("it makes processes before it loads its data, and one of its inputs is a pipe")
+		}
+		p.log("each start makes the processes of the tool")
+		p.heads = true
+		t.end()
+		return p.runCold(name + name)
+	}
+	p.headAt = t.before
 	if t.exit.ExitStatus() != 0 {
 		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastLine(string(t.stdout[2])))
 	}
@@ -473,6 +496,12 @@ func ending(st unix.WaitStatus) string {
 // freeze makes both preparations and freezes them.
 func (p *preparation) freeze() error {
 	p.clocks, p.loading = hotstart.Clocks(p.call.Env), time.Now()
+	if p.heads {
+		// The times that a start moves on follow times of its head, and must not be before them.
+		for i := range p.clocks {
+			p.clocks[i].Realtime -= p.clocks[i].Realtime % int64(time.Second)
+		}
+	}
 	if _, err := rand.Read(p.seed[:]); err != nil {
 		return err
 	}
@@ -526,9 +555,16 @@ func (p *preparation) load(number int) (*trial, error) {
 		return nil, err
 	}
 	p.trials = append(p.trials, t)
-	t.asks, t.stop, t.data, t.number, t.second, t.seed, t.clock = p.asks, true, p.data, number, number == 1, &p.seed, p.clocks[min(number, 1)]
+	t.asks, t.stop, t.data, t.headAt, t.number, t.second, t.seed, t.clock = p.asks, true, p.data, p.headAt, number, number == 1, &p.seed, p.clocks[min(number, 1)]
 	if number > 1 {
 		t.clock = hotstart.Later(p.clocks[0], p.call.Env)
+	}
+	if t.loads = t.clock; p.heads {
+		other := int64(0)
+		if number > 0 {
+			other = p.trials[0].clock.Realtime
+		}
+		t.clock = hotstart.Earlier(t.loads, p.call.Env, other, number == 2)
 	}
 	if number == 0 {
 		p.own(t)
@@ -571,6 +607,11 @@ func (p *preparation) load(number int) (*trial, error) {
 				return nil, err
 			}
 		}
+		if mode, ok := headModes[number]; ok && p.heads {
+			if err := os.Chmod(input, mode); err != nil {
+				return nil, err
+			}
+		}
 		if k > 0 {
 			time.Sleep(apart)
 		}
@@ -584,12 +625,18 @@ func (p *preparation) load(number int) (*trial, error) {
 	switch {
 	case t.held == nil:
 		return nil, unfit("it ends before it reaches its input (%s), with another name for its input", ending(t.exit))
+	case t.heads && t.head == nil:
+		return nil, unfit("it does not load its data after it has made its last child")
 	case t.changed && len(t.variable) > 0:
 		p.copies = true
 		return nil, unfit("its first program executes another one, whose environment has late variables")
 	}
 	return t, nil
 }
+
+// headModes are the permissions of inputs in further preparations. A child may print them as text:
+// with those of preparation B, each letter has another value in one of the preparations.
+var headModes = map[int]fs.FileMode{2: 0o777, 3: 0o400}
 
 // apart is the time between two changes of inputs of a trial. A tool may keep a part of the time
 // of a change alone, which must not be the same for two inputs.
@@ -665,6 +712,9 @@ func (p *preparation) further(number int) error {
 	if err != nil {
 		return err
 	}
+	if err := p.joinHeads(t); err != nil {
+		return err
+	}
 	l.Offsets = frozen.ConfirmedOffsets(im, l.Offsets, late)
 	own := p.late(p.trials[0])
 	match := func(a text, b []byte) (text, []byte) {
@@ -675,7 +725,7 @@ func (p *preparation) further(number int) error {
 			}
 		}
 		b = other.With(own)
-		held := frozen.Hold(a.Dates, a.Bytes, b, (t.clock.Realtime-p.clocks[0].Realtime)/int64(time.Second))
+		held := frozen.Hold(a.Dates, a.Bytes, b, (t.loads.Realtime-p.clocks[0].Realtime)/int64(time.Second))
 		if len(held) < len(a.Dates) {
 			return a, nil // not a date
 		}
@@ -740,12 +790,24 @@ func (p *preparation) compare() error {
 	if l.Made, err = a.made(); err != nil {
 		return err
 	}
+	if l.Appended, err = a.appended(); err != nil {
+		return err
+	}
 	for i := 1; i < 3; i++ {
-		l.Written[i].Bytes = a.stdout[i]
+		l.Written[i].Bytes = a.output(i)
+	}
+	if l.Heads = p.heads; p.heads {
+		p.images[0].Head = a.head.Head
+		if err := p.joinHeads(b); err != nil {
+			return err
+		}
 	}
 	l.Stopped = a.facts().Stopped
 	words := frozen.NewWords(late)
-	dates := frozen.NewDates(p.clocks[0], p.clocks[1], p.call.Env)
+	if p.heads {
+		p.images[0].Head.Without(b.head.Head, words, a.overwritten())
+	}
+	dates := frozen.NewDates(a.loads, b.loads, p.call.Env)
 	dates.Short = true
 	match := func(a text, b []byte) (text, []byte) {
 		b = slices.Clone(b)
@@ -771,9 +833,10 @@ func (p *preparation) compare() error {
 func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*frozen.Comparison, error) {
 	a := p.trials[0]
 	facts.A, facts.B = a.facts(), t.facts()
-	for _, v := range a.variable {
-		facts.Free = append(facts.Free, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	if p.heads {
+		facts.Heads, facts.Kept = [2]*frozen.Head{a.head.Head, t.head.Head}, a.head.Kept
 	}
+	facts.Free = a.overwritten()
 	other := *im
 	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
 	for i := range p.snap.plan.Files {
@@ -788,6 +851,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 	if err != nil {
 		return nil, err
 	}
+	p.differs = !c.Same() && p.readsData()
 	if len(c.Layout) > 0 {
 		return nil, unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
 	}
@@ -800,7 +864,22 @@ func (p *preparation) against(t *trial, im *frozen.Image, facts frozen.Facts) (*
 		return nil, unfit("its memory differs from run to run, without a known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
 	}
 	p.copies = false
+	if p.heads {
+		a.head.Keep(c.Kept)
+	}
 	return c, nil
+}
+
+// readsData reports whether the tool reads the last file of its data. It would come too early to the
+// close of a file that it maps, such as a library.
+func (p *preparation) readsData() bool {
+	for _, l := range slices.Backward(p.trials[0].looks) {
+		if hotstart.OpensData(l) {
+			path, err := filepath.EvalSymlinks(l.Path)
+			return err == nil && !slices.ContainsFunc(p.images[0].Maps, func(v frozen.VMA) bool { return v.Path == path })
+		}
+	}
+	return false
 }
 
 // files compares the looks, opened files, new files and written bytes of A and of another
@@ -864,9 +943,22 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 			return unfit("the file %s, which it makes before its input, differs from run to run", m.Name.in(p.call.Dir, p.call.words()))
 		}
 	}
+	more, err := t.appended()
+	if err != nil {
+		return err
+	}
+	if len(l.Appended) != len(more) {
+		return unfit("the files that it writes while it loads its data depend on its late words")
+	}
+	for i, m := range more {
+		var b []byte
+		if l.Appended[i].Content, b = match(l.Appended[i].Content, m.Content.Bytes); l.Appended[i].FD != m.FD || !bytes.Equal(l.Appended[i].Content.Bytes, b) {
+			return unfit("the bytes that it writes to descriptor %d while it loads its data differ from run to run", m.FD)
+		}
+	}
 	for i := 1; i < 3; i++ {
 		var b []byte
-		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.state.Joined || !late.EqualButNumbers(l.Written[i].Bytes, b)) {
+		if l.Written[i], b = match(l.Written[i], t.output(i)); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.state.Joined || !late.EqualButNumbers(l.Written[i].Bytes, b)) {
 			return unfit("its output to descriptor %d before its input differs from run to run", i)
 		}
 	}
@@ -1028,7 +1120,7 @@ func (p *preparation) prove() error {
 		return err
 	}
 	defer t.end()
-	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.snap, p.noise) }); err != nil {
+	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.ctx, p.snap, p.noise) }); err != nil {
 		return err
 	}
 	if t.exit != p.cold.exit {
@@ -1038,38 +1130,66 @@ func (p *preparation) prove() error {
 	if err != nil || difference == "" {
 		return err
 	}
-	sorted, err := compareTrials(p.cold, t, inAnyOrder)
-	if err != nil {
+	return p.proveAgain(t, difference)
+}
+
+// coldStarts is the largest number of further cold starts with whose outputs those of a hot start
+// are compared.
+const coldStarts = 4
+
+// proveAgain compares the outputs of a hot start, which differ from those of the first cold start,
+// with those of others: perhaps the tool differs from itself. If it writes its lines in another
+// order then, as threads do, their order is not compared.
+func (p *preparation) proveAgain(hot *trial, difference string) error {
+	hot.end()
+	keep := func(t *trial, name string) error {
+		t.results = filepath.Join(p.scratch, name)
+		return beneath.Move(t.dir, t.results, beneath.Volatile)
+	}
+	if err := keep(hot, "hot-results"); err != nil {
 		return err
 	}
-	// Perhaps it differs from itself.
-	t.end()
-	again, err := p.again("c")
-	if err != nil {
-		return err
-	}
-	defer again.end()
-	if err := again.run(p.ctx, again.begin); err != nil {
-		return err
-	}
-	own, err := compareTrials(p.cold, again, inOrder)
-	if err != nil {
-		return err
-	}
-	if own == "" {
-		return unfit("its output differs from a cold start: %s", difference)
-	}
-	// Threads may write their lines in no fixed order.
-	if own, err = compareTrials(p.cold, again, inAnyOrder); err != nil {
-		return err
+	all := []*trial{p.cold}
+	own, unordered := "", false
+	for i := range coldStarts {
+		name := fmt.Sprintf("c%d", i)
+		t, err := p.again(name)
+		if err != nil {
+			return err
+		}
+		defer t.end()
+		if err := t.run(p.ctx, t.begin); err != nil {
+			return err
+		}
+		if err := keep(t, name+"-results"); err != nil {
+			return err
+		}
+		all = append(all, t)
+		if d, err := compareTrials(t, hot, inOrder); err != nil || d == "" {
+			return err
+		}
+		other, err := compareTrials(p.cold, t, inOrder)
+		if err != nil {
+			return err
+		}
+		unordered = unordered || other != ""
+		if other, err = compareTrials(p.cold, t, inAnyOrder); err != nil {
+			return err
+		}
+		own = cmp.Or(own, other)
+		for _, t := range all {
+			if !unordered {
+				break
+			}
+			if d, err := compareTrials(t, hot, inAnyOrder); err != nil || d == "" {
+				return err
+			}
+		}
 	}
 	if own != "" {
 		return unfit("its output differs from one cold start to the next: %s", own)
 	}
-	if sorted != "" {
-		return unfit("its output differs from a cold start: %s", sorted)
-	}
-	return nil
+	return unfit("its output differs from a cold start: %s", difference)
 }
 
 // order is inOrder if the order of lines is compared.
@@ -1094,7 +1214,7 @@ func (o order) of(text []byte) []byte {
 // whose results are moved away.
 func (p *preparation) again(name string) (*trial, error) {
 	c := p.cold
-	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, exact: c.exact, inputs: c.inputs, pipes: c.pipes, stdin: c.stdin, dir: c.dir,
+	t := &trial{call: c.call, state: c.state, words: c.words, values: c.values, exact: c.exact, heads: c.heads, inputs: c.inputs, pipes: c.pipes, stdin: c.stdin, dir: c.dir,
 		scratch: filepath.Join(p.scratch, name)}
 	if c.results == "" {
 		c.results = filepath.Join(p.scratch, "results")

@@ -80,27 +80,8 @@ func (s *start) late() ([]string, error) {
 // begin executes the program of the snapshot, and turns it into the frozen process, which
 // is held. After an error the caller must kill p if it is not nil.
 func (s *start) begin() (p *tracer.Proc, err error) {
-	im, err := frozen.ReadFile(s.snap.ImagePath())
+	im, err := s.image()
 	if err != nil {
-		return nil, err
-	}
-	if im.Clock && im.Boot != frozen.BootID() {
-		return nil, errors.New("a thread waits for a time of the monotonic clock, and the machine was booted since")
-	}
-	plan := &s.snap.plan
-	if s.texts, err = s.late(); err != nil {
-		return nil, err
-	}
-	late := &frozen.Late{Places: plan.Places, Offsets: plan.Offsets, Words: s.texts}
-	for i, name := range plan.Files {
-		im.Files[i].Path, im.Files[i].Inside = s.here(name), false
-		if slices.Contains(plan.Pipes, i) {
-			s.pipes = append(s.pipes, im.Files[i])
-			im.Files[i].Path = os.DevNull // until openPipes
-		}
-	}
-	s.acts = im.Actions
-	if im, err = im.With(late); err != nil {
 		return nil, err
 	}
 	pages, err := os.Open(s.snap.PagePath())
@@ -136,10 +117,10 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	if err := frozen.Apply(p.Pid, s.noise); err != nil {
 		return p, err
 	}
-	if err := late.Write(p); err != nil {
+	if err := s.places().Write(p); err != nil {
 		return p, err
 	}
-	if err := setVariables(p, plan.Variables, s.values); err != nil {
+	if err := setVariables(p, s.snap.plan.Variables, s.values); err != nil {
 		return p, err
 	}
 	if read != nil {
@@ -235,6 +216,9 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	}
 	signals := newSignals(state.Ignored)
 	defer signals.end()
+	if snap.plan.Heads {
+		return s.runHead(state, &c, signals)
+	}
 	p, err := s.begin()
 	if err != nil {
 		s.abandon(p)
@@ -317,7 +301,8 @@ func wait(pid int, signals *signals, stops interface {
 		case err != nil:
 			return exit, &Interrupted{err}
 		}
-		if st.Stopped() && int(st)>>16 == 0 {
+		const syscall = 0x80 // PTRACE_O_TRACESYSGOOD
+		if st.Stopped() && int(st)>>16 == 0 && st.StopSignal()&syscall == 0 {
 			signals.seen(tid, st.StopSignal())
 		}
 		if err := stops.Handle(tid, st); err != nil && !errors.Is(err, tracer.ErrGone) {

@@ -25,6 +25,9 @@ type Snapshot struct {
 	Exe     string `json:"exe"`
 	Refused string `json:"refused,omitempty"` // why the command starts cold; the snapshot then has no image
 
+	// Plain is the reason why Run has let the tool load its data itself, or "".
+	Plain string `json:"-"`
+
 	plan plan
 }
 
@@ -54,6 +57,8 @@ type plan struct {
 	Stopped   frozen.Moment     // when A was stopped, by its clock
 	Resolves  bool              // the tool resolves the path of its working directory
 	Relative  []hotstart.Stamp  // of files that the tool looked at below its working directory; paths are relative
+	Heads     bool              // each start executes the head; the rest is what follows the head
+	Appended  []appended        // bytes that the tool had added to files that it had opened in its head
 }
 
 // variable is a late variable in the memory of a frozen process.
@@ -95,6 +100,13 @@ type made struct {
 	Content text
 }
 
+// appended are bytes that a tool has written, after its head, to the end of a file that it had
+// opened in its head.
+type appended struct {
+	FD      int
+	Content text
+}
+
 // fileName is the name of a file in any call.
 type fileName struct {
 	Word int    // index of the late word that the path begins with; -1: Rest is relative to the working directory
@@ -129,7 +141,8 @@ func (p *plan) needsDir() bool {
 	}
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
 		slices.ContainsFunc(p.Written[:], func(t text) bool { return slices.ContainsFunc(t.Spans, isDir) }) ||
-		slices.ContainsFunc(p.Made, func(m made) bool { return slices.ContainsFunc(m.Content.Spans, isDir) })
+		slices.ContainsFunc(p.Made, func(m made) bool { return slices.ContainsFunc(m.Content.Spans, isDir) }) ||
+		slices.ContainsFunc(p.Appended, func(a appended) bool { return slices.ContainsFunc(a.Content.Spans, isDir) })
 }
 
 // DefaultStore is $PREMIX_HOME/inplace, or else premix/inplace in the user's cache

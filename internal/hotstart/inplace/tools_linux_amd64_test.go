@@ -166,6 +166,31 @@ mkdir genome; STAR --runMode genomeGenerate --genomeDir genome --genomeFastaFile
 	}
 }
 
+// TestSTARReads uses the same tool with compressed reads. It makes processes before it loads its
+// index, and compresses its command into the header of its BAM file after that.
+func TestSTARReads(t *testing.T) {
+	exe := program(t, "STAR")
+	p := newPlace(t)
+	p.samples(testData(t))
+	p.dated, p.timed = true, true
+	p.shell(`mkdir genome; STAR --runMode genomeGenerate --genomeDir genome --genomeFastaFiles genome.fa --genomeSAindexNbases 8 >star.log 2>&1`)
+	if programs, err := filepath.Glob("/usr/lib/rna-star/bin/STAR-plain"); err == nil && len(programs) > 0 {
+		exe = programs[0] // STAR is a script that executes this program
+	}
+	for _, output := range []string{"SAM", "BAM Unsorted"} {
+		v := func(name string) invocation {
+			args := []string{"--genomeDir", "genome", "--outFileNamePrefix", "{output:" + name + ".}", "--readFilesCommand", "gzip", "-dc",
+				"--readFilesIn", "{input:" + name + "_1.fq.gz}", "{input:" + name + "_2.fq.gz}", "--outSAMtype"}
+			return invocation{exe: exe, rates: []string{"VmPeak:.*", "Mapping speed, .*"}, args: append(args, strings.Fields(output)...)}
+		}
+		p.mustPrepare(v("SRR5204809"))
+		for _, name := range []string{"SRR5204809", "SRR5204810"} {
+			p.wantHot(v(name))
+			p.shell("rm -r " + name + ".*")
+		}
+	}
+}
+
 func TestDiamond(t *testing.T) {
 	exe := program(t, "diamond")
 	p := newPlace(t)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -44,9 +45,13 @@ type trial struct {
 	second  bool              // preparation B, which differs as much as possible
 	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
+	loads   frozen.Moment     // at which it begins to load its data, if each start executes the head, and else clock
 	stop    bool              // hold the tool at its first look into an input after its data
 	asks    bool              // with stop: the tool opens no input until then
 	data    int               // with stop: the number of opens of data until then
+	closes  bool              // hold the tool where it closes the last file of its data
+	heads   bool              // each start executes the head
+	headAt  int               // with heads: the number of opens of data until its end
 
 	streams *streams
 	feeds   []*feed
@@ -72,6 +77,18 @@ type trial struct {
 	given    map[string]bool  // paths that existed in dir before the tool started
 	stats    map[int][]byte   // results of stat(2) for inputs, by late word
 	streamed map[int][]string // words of standard streams that are files, before the tool began
+
+	first    int             // the process of the program
+	children []int           // that it has made
+	before   int             // opens of data before the last of them
+	fifos    map[string]bool // that the tool has made and opened
+	passing  bool            // the tool comes to the open of a FIFO again
+	closing  bool            // the trial sees the close of the last file of its data
+	opens    map[string]int  // of names, as the tool gives them
+	head     *head           // when it ended
+	until    *frozen.Head    // hold the tool where this head ends
+	parked   chan struct{}   // closed when children may no longer be stopped; nil: none is
+	waits    atomic.Bool     // the tool waited for such a child
 
 	held    *tracer.Proc
 	results string // directory with the outputs of a trial that has ended
@@ -228,10 +245,10 @@ func statWords(b []byte) []string {
 	return all
 }
 
-// input puts a file at the place of an input: a link to it in the second preparation, if it is a
-// regular file.
+// input puts a file at the place of an input: a symlink to it in the second preparation, if it is a
+// regular file, and where the number of its hard links must be the same from trial to trial.
 func (t *trial) input(file, here string) error {
-	if t.second && t.stop && kindAt(file) != "pipe" {
+	if (t.second && t.stop || t.heads && !t.stop) && kindAt(file) != "pipe" {
 		return os.Symlink(file, here)
 	}
 	return os.Link(file, here)
@@ -286,7 +303,16 @@ func (t *trial) begin() (*tracer.Proc, error) {
 	}
 	if t.seed != nil {
 		t.overlay.Random = tracer.NewEntropy(*t.seed)
-		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Boottime: t.clock.Boottime, Cycles: t.clock.Cycles}
+		began := clockAt(t.clock)
+		t.overlay.Clock = &began
+		if t.heads && t.number > 0 {
+			// A tool may keep the time between two readings.
+			t.overlay.Clock.Pace = 783 + 227*int64(t.number)
+			t.overlay.Streams = true
+		}
+		if t.heads {
+			t.overlay.Alone = p.Pid
+		}
 	}
 	t.overlay.Facts = t.stop
 	if err := t.overlay.Install(p); err != nil {
@@ -294,6 +320,19 @@ func (t *trial) begin() (*tracer.Proc, error) {
 	}
 	t.base, err = frozen.ReadBase(p.Pid)
 	return p, err
+}
+
+// clockAt returns a clock at some time.
+func clockAt(m frozen.Moment) tracer.Clock {
+	return tracer.Clock{Realtime: m.Realtime, Monotonic: m.Monotonic, Boottime: m.Boottime, Cycles: m.Cycles}
+}
+
+// overwritten returns the memory of the late variables.
+func (t *trial) overwritten() (all []frozen.Range) {
+	for _, v := range t.variable {
+		all = append(all, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	}
+	return all
 }
 
 // open makes the streams, and returns the descriptors of the tool.
@@ -428,6 +467,9 @@ func (t *trial) watch(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			if t.waits.Load() {
+				return passing("before it loads its data it waits for a process that reads its input")
+			}
 			return nil
 		}
 		l, err := t.handle(tid, st)
@@ -444,8 +486,11 @@ func (t *trial) watch(ctx context.Context) error {
 		if errors.Is(err, tracer.ErrRedirect) {
 			return unfit("it executes a program in the directory of its files (%s)", l.Path)
 		}
-		if err != nil && !errors.Is(err, tracer.ErrGone) {
+		if err != nil && !errors.Is(err, tracer.ErrGone) && !errors.Is(err, errParked) {
 			return err
+		}
+		if errors.Is(err, errParked) {
+			continue
 		}
 		if stop {
 			return t.hold(tid)
@@ -457,6 +502,12 @@ func (t *trial) watch(ctx context.Context) error {
 }
 
 func (t *trial) handle(tid int, st unix.WaitStatus) (*tracer.Access, error) {
+	if child := tracer.Child(tid, st); child != 0 && tracer.Process(tid) == t.pid {
+		t.children, t.before = append(t.children, child), t.loaded
+		if t.head != nil && t.stop {
+			return nil, unfit("it makes a process while it loads its data")
+		}
+	}
 	exec := int(st)>>16 == unix.PTRACE_EVENT_EXEC
 	if exec && tid == t.pid {
 		t.changed = true
@@ -477,8 +528,13 @@ func (t *trial) hold(tid int) error {
 	if err != nil {
 		return err
 	}
-	if len(all) > 1 || process != t.pid {
+	if len(all) > 1 && !t.heads || process != t.pid {
 		return unfit("it consists of %d processes at its input", len(all))
+	}
+	if t.until != nil {
+		if t.head, err = t.readHead(); err != nil {
+			return err
+		}
 	}
 	if t.held, err = t.overlay.Hold(process, tid); err != nil {
 		return err
@@ -532,6 +588,9 @@ func makeParent(path, here string) error {
 
 // note keeps a look.
 func (t *trial) note(k hotstart.Access) {
+	if k.Process != t.pid && t.heads {
+		return // the process is made in each start
+	}
 	if k.Input {
 		t.came[len(t.looks)], t.queued[len(t.looks)] = time.Since(t.started), proc.Queued(t.pid)
 	}
@@ -554,6 +613,9 @@ const (
 // read answers a use of the descriptor of an open input, and reports whether the tool must
 // be held there.
 func (t *trial) read(l *tracer.Access) (stop bool, err error) {
+	if t.fifos[l.Path] {
+		return t.readFIFO(l)
+	}
 	word := t.inputAt(l.Path)
 	if word < 0 {
 		return false, nil // the descriptor is another file's now
@@ -603,6 +665,22 @@ func (t *trial) isStandardInput(tid int) bool {
 // decide answers a look, and reports whether the tool must be held there.
 func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 	k := hotstart.Access{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
+	if k.Process == t.pid && t.passing {
+		t.passing = false
+		return false, nil
+	}
+	if k.Process == t.pid && t.stop && t.closes {
+		if l.Op == tracer.AccessClose {
+			return t.due(), nil
+		}
+		if l.Op == tracer.AccessOpen && !t.closing && t.loaded == t.data-1 && t.opensData(l, k) {
+			t.closing = true
+			return false, t.overlay.FollowClose(l)
+		}
+	}
+	if done, stop, err := t.inHead(l, k); done || err != nil {
+		return stop, err
+	}
 	switch {
 	case l.Op == tracer.AccessRead && l.Descriptor == 0 && t.isStandardInput(l.Tid):
 		if t.reads {
@@ -652,6 +730,10 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		k.Input = into
 		if into {
 			t.note(k)
+			if t.ofChild(k) && t.stop {
+				t.park()
+				return false, errParked
+			}
 			if t.due() {
 				return true, nil
 			}
@@ -659,19 +741,26 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		if t.stop && !into && slices.Contains(t.pipes, name.Word) {
 			return false, unfit("it looks at its input, which is a pipe, before it has loaded its data")
 		}
-		if _, known := t.early[name.key()]; !known {
+		if _, known := t.early[name.key()]; !known && !t.ofChild(k) {
 			t.early[name.key()] = early{name, kindAt(t.here(name))}
 		}
+		if l.Op == tracer.AccessOpen && k.Process == t.pid && below && t.isFIFO(k.Path) {
+			return false, t.followFIFO(l, k.Path)
+		}
 		switch {
-		case into && t.guard == nil:
+		case into && t.guard == nil && !t.ofChild(k):
 			return false, t.overlay.Follow(l, t.here(name))
 		case l.Op == tracer.AccessStat && t.overlay.FakeHost != nil: // it has the result altered
 		case below:
 			return false, nil
 		}
 		return false, t.overlay.Redirect(l, t.here(name), "")
+	case below && l.Op == tracer.AccessOpen && k.Process == t.pid && t.isFIFO(k.Path):
+		return false, t.followFIFO(l, k.Path)
+	case below && exists(k.Path) && l.Op == tracer.AccessStat && t.heads && t.overlay.FakeHost != nil:
+		return false, t.overlay.Redirect(l, l.Path, "") // it has the result altered
 	case below && exists(k.Path) && !(changes && t.given[k.Path]):
-		if t.stop && l.Op == tracer.AccessOpen && kindAt(k.Path) == "dir" {
+		if t.stop && !t.ofChild(k) && l.Op == tracer.AccessOpen && kindAt(k.Path) == "dir" {
 			return false, unfit("it lists a directory below its working directory")
 		}
 		return false, nil
@@ -679,7 +768,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 		if t.given[k.Path] {
 			return false, unfit("it changes %s", inside)
 		}
-		if _, known := t.early[name.key()]; !known {
+		if _, known := t.early[name.key()]; !known && !t.ofChild(k) {
 			t.early[name.key()] = early{name, kindAt(k.Path)}
 		}
 		return false, nil
@@ -706,7 +795,7 @@ func (t *trial) decide(l *tracer.Access) (stop bool, err error) {
 	if !hotstart.Below(k.Path, t.scratch) {
 		t.note(k)
 	}
-	if l.Op == tracer.AccessStat && t.overlay.FakeHost != nil && kindAt(k.Path) == "dir" {
+	if l.Op == tracer.AccessStat && t.overlay.FakeHost != nil && (t.heads || kindAt(k.Path) == "dir") {
 		return false, t.overlay.Redirect(l, l.Path, "") // it has the result altered
 	}
 	return false, nil
@@ -849,8 +938,12 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	t.overlay = tracer.NewOverlay()
 	if t.stop && t.number > 0 {
 		t.overlay.FakeHost = &tracer.FakeHost{Number: t.number, Files: map[[2]uint64]bool{}}
+		if t.heads {
+			t.overlay.FakeHost.Since = time.Now().Unix()
+		}
 	}
 	t.early, t.relative, t.stats = map[string]early{}, map[string]string{}, map[int][]byte{}
+	t.fifos, t.opens = map[string]bool{}, map[string]int{}
 	t.came, t.queued = map[int]time.Duration{}, map[int]time.Duration{}
 	if err := t.layOut(); err != nil {
 		return err
@@ -875,7 +968,12 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 	if t.began != nil {
 		t.began(p.Pid)
 	}
-	if err := t.watch(ctx); err != nil {
+	t.first = p.Pid
+	err = t.watch(ctx)
+	if t.parked != nil {
+		close(t.parked)
+	}
+	if err != nil {
 		return err
 	}
 	if t.stop {
@@ -894,7 +992,7 @@ func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) err
 
 // facts describes a trial that is held, for a comparison.
 func (t *trial) facts() frozen.Preparation {
-	p := frozen.Preparation{Pid: t.pid, Began: t.clock, Dir: t.dir}
+	p := frozen.Preparation{Pid: t.pid, Children: t.children, Began: t.loads, Dir: t.dir}
 	if c := t.overlay.Clock; c != nil {
 		p.Stopped = frozen.Moment{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
 	}
@@ -904,8 +1002,15 @@ func (t *trial) facts() frozen.Preparation {
 // freeze freezes a trial that is held. If pages is not nil, the trial cannot go on. Otherwise
 // its memory is kept, and is compared with like.
 func (t *trial) freeze(pages *os.File, like *frozen.Like) (*frozen.Image, error) {
-	return frozen.Freeze(frozen.Source{Proc: t.held, Base: t.base.WithFilters(t.overlay.Filters(t.held.Pid)), Dir: t.dir, Ends: pages != nil, Like: like,
-		Inherited: t.inherited()}, pages)
+	src := frozen.Source{Proc: t.held, Base: t.base.WithFilters(t.overlay.Filters(t.held.Pid)), Dir: t.dir, Ends: pages != nil, Like: like,
+		Inherited: t.inherited(), Children: t.heads}
+	if t.head != nil {
+		src.Base = src.Base.WithHead(t.head.Head)
+		for _, f := range t.head.Files {
+			src.Inherited = append(src.Inherited, f.FD)
+		}
+	}
+	return frozen.Freeze(src, pages)
 }
 
 func (t *trial) inherited() []int { return append([]int{0, 1, 2}, t.state.Extra...) }
@@ -975,7 +1080,10 @@ func (t *trial) made() ([]made, error) {
 const madeLimit = 1 << 20
 
 // beginHot starts the tool from a snapshot, with noise in its memory, and holds it.
-func (t *trial) beginHot(s *Snapshot, noise []frozen.Patch) (*tracer.Proc, error) {
+func (t *trial) beginHot(ctx context.Context, s *Snapshot, noise []frozen.Patch) (*tracer.Proc, error) {
+	if s.plan.Heads {
+		return t.beginHead(ctx, s, noise)
+	}
 	files, err := t.open()
 	if err != nil {
 		return nil, err

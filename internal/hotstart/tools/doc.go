@@ -33,7 +33,8 @@
 // The styles of options are:
 //
 //	getopt  one letter or --word: -t4, -t 4, -at4, --threads 4, --threads=4
-//	words   any word, its value in the next one: -query FILE, --readFilesIn FILE FILE
+//	words   any word, its value in the next one: -query FILE, --readFilesIn FILE FILE; where all
+//	        options begin with two dashes, a word with one dash is a value: --readFilesCommand gzip -dc
 //
 // A command with a word that the file does not describe starts plainly. So a file that is
 // older than the tool may cost a hot start, but never makes a result wrong.

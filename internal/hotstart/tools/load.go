@@ -64,7 +64,20 @@ func (d *description) known(word string) bool {
 	if _, ok := d.Options[word]; ok {
 		return true
 	}
+	if d.Style == styleWords && strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && d.onlyLong() {
+		return false // as in --readFilesCommand gzip -dc
+	}
 	return len(word) > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.'
+}
+
+// onlyLong reports whether all options begin with "--".
+func (d *description) onlyLong() bool {
+	for name := range d.Options {
+		if !strings.HasPrefix(name, "--") {
+			return false
+		}
+	}
+	return true
 }
 
 // Dir returns the user's directory of descriptions.

@@ -88,6 +88,7 @@ func TestRead(t *testing.T) {
 		{"hisat2 -x g -U r.fq --summary-file=s.txt", "hisat2 -x <d:g> -U <i:r.fq> --summary-file=<o:s.txt>"},
 		{"STAR --genomeDir g --readFilesIn a,b c,d --outSAMtype BAM Unsorted --outFileNamePrefix S1. --outSAMattrRGline ID:S1 SM:S1 --clip5pNbases -1",
 			"STAR --genomeDir <d:g> --readFilesIn <i:a>,<i:b> <i:c>,<i:d> --outSAMtype BAM Unsorted --outFileNamePrefix <o:S1.> --outSAMattrRGline ID:<l:S1> SM:<l:S1> --clip5pNbases -1"},
+		{"STAR --genomeDir g --readFilesIn a --readFilesCommand gzip -dc --outFileNamePrefix o.", "STAR --genomeDir <d:g> --readFilesIn <i:a> --readFilesCommand gzip -dc --outFileNamePrefix <o:o.>"},
 		{"STAR --genomeDir g --readFilesIn a --readFilesCommand zcat --twopassMode None", "STAR --genomeDir <d:g> --readFilesIn <i:a> --readFilesCommand zcat --twopassMode None"},
 		{"STAR --genomeDir g --readFilesIn a --twopassMode Basic", "unfit: --twopassMode Basic: the sample changes the index between two passes"},
 		{"STAR --genomeDir g --genomeLoad LoadAndKeep --readFilesIn a", "unfit: --genomeLoad LoadAndKeep: the genome lies in shared memory, which needs no hot start"},

@@ -33,6 +33,7 @@ const (
 	AccessSocket AccessOp = "socket" // makes a socket; no path
 	AccessRead   AccessOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay
 	AccessShare  AccessOp = "share"  // maps a followed descriptor, or makes another of it; only of an Overlay
+	AccessClose  AccessOp = "close"  // closes the descriptor of FollowClose; only of an Overlay
 	AccessChange AccessOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay, or with Watch.Facts
 
 	// Only with Watch.Facts:
@@ -41,6 +42,7 @@ const (
 	AccessAttributes AccessOp = "attributes" // reads extended attributes
 	AccessSystem     AccessOp = "system"     // asks for the file system of a file
 	AccessState      AccessOp = "state"      // makes state that is not visible; Path names it
+	AccessProcess    AccessOp = "process"    // waits for another process, or sends it a signal; no path
 )
 
 // Facts are properties of the machine or of a process. Paths below /proc and /sys are facts

@@ -157,17 +157,18 @@ func (c *Clock) cycles(tid int) bool {
 	default:
 		return false
 	}
-	c.Cycles += cyclesStep
+	c.Cycles += uint64(max(c.Pace, 1)) * cyclesStep
 	r.Rax, r.Rdx = c.Cycles&(1<<32-1), c.Cycles>>32
 	return unix.PtraceSetRegs(tid, &r) == nil
 }
 
 // read returns the time by one of the clocks of clock_gettime(2).
 func (c *Clock) read(id int32) int64 {
-	c.Realtime += clockStep
-	c.Monotonic += clockStep
-	c.Boottime += clockStep
-	c.cpu += cpuStep
+	pace := max(c.Pace, 1)
+	c.Realtime += pace * clockStep
+	c.Monotonic += pace * clockStep
+	c.Boottime += pace * clockStep
+	c.cpu += pace * cpuStep
 	switch id {
 	case unix.CLOCK_REALTIME, unix.CLOCK_REALTIME_COARSE, unix.CLOCK_REALTIME_ALARM:
 		return c.Realtime

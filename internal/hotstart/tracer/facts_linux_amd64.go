@@ -45,6 +45,10 @@ var states = map[uint64]string{
 	unix.SYS_SETHOSTNAME: "another name of the machine", unix.SYS_OPEN_BY_HANDLE_AT: "file handles", unix.SYS_EXECVEAT: "programs by their descriptors",
 }
 
+// processes are the calls that take or change the state of another process.
+var processes = []uint64{unix.SYS_WAIT4, unix.SYS_WAITID, unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO,
+	unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_SETPGID, unix.SYS_PTRACE}
+
 // sometimes are the calls that make such state only with some arguments.
 var sometimes = map[uint64]func(tid int, args [6]uint64) string{
 	unix.SYS_PRCTL: func(_ int, args [6]uint64) string {
@@ -90,7 +94,7 @@ func changing(nr uint64) (access, bool) {
 
 // factCalls returns the numbers of all calls that fact describes.
 func factCalls() []uint64 {
-	all := slices.Concat(slices.Collect(maps.Keys(facts)), slices.Collect(maps.Keys(attributes)), slices.Collect(maps.Keys(states)), slices.Collect(maps.Keys(sometimes)))
+	all := slices.Concat(slices.Collect(maps.Keys(facts)), slices.Collect(maps.Keys(attributes)), slices.Collect(maps.Keys(states)), slices.Collect(maps.Keys(sometimes)), processes)
 	for nr := range changes {
 		if _, ok := changing(nr); ok && looks[nr].op == "" {
 			all = append(all, nr)
@@ -119,6 +123,10 @@ func fact(tid int, r *unix.PtraceRegs) *Access {
 			name = fmt.Sprint(name, args[1])
 		}
 		l.Path = name
+		return l
+	}
+	if slices.Contains(processes, r.Orig_rax) {
+		l.Op = AccessProcess
 		return l
 	}
 	if l.Op = attributes[r.Orig_rax]; l.Op != "" {

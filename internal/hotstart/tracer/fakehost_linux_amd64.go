@@ -25,6 +25,11 @@ var fakeHostCalls = []uint64{unix.SYS_GETPPID, unix.SYS_GETPGRP, unix.SYS_GETPGI
 type FakeHost struct {
 	Number int                // another number has other answers about Files and processors
 	Files  map[[2]uint64]bool // device and inode
+	// Since is 0, or a time in seconds. Then the inode, the time of the change of the status and the
+	// nanoseconds of all times of Files differ, too, and the time of the last access to any file; of
+	// files that were changed since that time, the inode and all times. Package inplace compares the
+	// memory of a head with them.
+	Since int64
 }
 
 // statCalls are the calls that fill a struct stat, with the index of the argument that has
@@ -42,6 +47,8 @@ const (
 	maskDevice = iota
 	maskOwner
 	maskBlocks
+	maskInode
+	maskChange
 )
 
 // Restat changes a struct stat as a process gets it for a file of Files: the device, the
@@ -61,10 +68,25 @@ func (e *FakeHost) Restat(b []byte, byName bool) {
 	change(at, at+8, e.mask(maskOwner)) // and the group
 	at = int(unsafe.Offsetof(st.Blocks))
 	change(at, at+7, e.mask(maskBlocks)) // a positive number
+	if e.Since > 0 {
+		at = int(unsafe.Offsetof(st.Ino))
+		change(at, at+8, e.mask(maskInode))
+		at = int(unsafe.Offsetof(st.Ctim))
+		change(at, at+4, e.mask(maskChange))
+		for _, at := range []uintptr{unsafe.Offsetof(st.Atim), unsafe.Offsetof(st.Mtim), unsafe.Offsetof(st.Ctim)} {
+			binary.NativeEndian.PutUint64(b[at+8:], e.nanoseconds())
+		}
+	}
 	if at = int(unsafe.Offsetof(st.Blksize)); byName {
 		binary.NativeEndian.PutUint64(b[at:], binary.NativeEndian.Uint64(b[at:])<<8)
 	}
 }
+
+// other changes a time in seconds, in all of its bytes that a present time uses.
+func (e *FakeHost) other(t *int64) { *t ^= int64(uint32(e.mask(maskChange))) }
+
+// nanoseconds returns a part of a second that is not 0.
+func (e *FakeHost) nanoseconds() uint64 { return e.mask(maskChange)%999_999_999 + 1 }
 
 // restat changes the result of a stat, or of statx(2), that a thread has made with some
 // arguments and without an error.
@@ -77,10 +99,20 @@ func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 			return nil
 		}
 		if !e.Files[[2]uint64{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}] {
-			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-				return nil
+			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				st.Nlink++
 			}
-			st.Nlink++
+			changed := st.Ctime.Sec >= e.Since
+			if e.Since > 0 {
+				e.other(&st.Atime.Sec)
+				st.Atime.Nsec = uint32(e.nanoseconds())
+			}
+			if e.Since > 0 && changed {
+				st.Ino ^= e.mask(maskInode)
+				e.other(&st.Mtime.Sec)
+				e.other(&st.Ctime.Sec)
+				st.Mtime.Nsec, st.Ctime.Nsec = uint32(e.nanoseconds()), uint32(e.nanoseconds())
+			}
 			return gone(p.Write(args[4], b))
 		}
 		st.Dev_major ^= uint32(e.mask(maskDevice))
@@ -90,6 +122,13 @@ func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 		st.Gid ^= uint32(e.mask(maskOwner) >> 32)
 		st.Blocks ^= e.mask(maskBlocks) >> 8
 		st.Btime.Sec ^= int64(e.mask(maskBlocks) >> 24)
+		if e.Since > 0 {
+			st.Ino ^= e.mask(maskInode)
+			st.Ctime.Sec ^= int64(uint32(e.mask(maskChange)))
+			for _, t := range []*unix.StatxTimestamp{&st.Atime, &st.Mtime, &st.Ctime} {
+				t.Nsec = uint32(e.nanoseconds())
+			}
+		}
 		return gone(p.Write(args[4], b))
 	}
 	at, ok := statCalls[nr]
@@ -103,11 +142,22 @@ func (e *FakeHost) restat(tid int, nr uint64, args [6]uint64) error {
 		return nil
 	case e.Files[[2]uint64{st.Dev, st.Ino}]:
 		e.Restat(b, nr != unix.SYS_FSTAT)
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		// It changes with each directory in it, and its stamp does not have it.
-		st.Nlink++
 	default:
-		return nil
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			// It changes with each directory in it, and its stamp does not have it.
+			st.Nlink++
+		}
+		changed := st.Ctim.Sec >= e.Since
+		if e.Since > 0 {
+			e.other(&st.Atim.Sec)
+			st.Atim.Nsec = int64(e.nanoseconds())
+		}
+		if e.Since > 0 && changed {
+			st.Ino ^= e.mask(maskInode)
+			e.other(&st.Mtim.Sec)
+			e.other(&st.Ctim.Sec)
+			st.Mtim.Nsec, st.Ctim.Nsec = int64(e.nanoseconds()), int64(e.nanoseconds())
+		}
 	}
 	return gone(p.Write(args[at], b))
 }

@@ -18,7 +18,7 @@ import (
 type Overlay struct {
 	*Watch
 	memory   map[int]uint64          // process -> memory for a path, in the process
-	followed map[int]map[uint64]bool // process -> descriptors that Follow has opened
+	followed map[int]map[uint64]bool // process -> descriptors that Follow has opened, and with followsClose those of FollowClose
 }
 
 // NewOverlay returns an Overlay of no process.
@@ -160,6 +160,9 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Access, error) {
 
 // descriptorLook describes a call at a descriptor; nil if it is not one.
 func descriptorLook(tid int, r *unix.PtraceRegs) *Access {
+	if r.Orig_rax == unix.SYS_CLOSE {
+		return &Access{Tid: tid, Op: AccessClose, Descriptor: int(int32(r.Rdi))}
+	}
 	l := &Access{Tid: tid, Op: AccessRead}
 	argument, ok := inputs[r.Orig_rax]
 	if !ok {
@@ -274,14 +277,9 @@ func (o *Overlay) redirect(l *Access, path, target string, follow bool) error {
 		return ErrRedirect
 	}
 	return o.instead(l.Tid, r, func(do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error) {
-		process := tgid(l.Tid)
-		mem := o.memory[process]
-		if mem == 0 {
-			var err error
-			if mem, err = do(unix.SYS_MMAP, 0, 2*unix.PathMax, unix.PROT_READ|unix.PROT_WRITE, anonymous, ^uint64(0), 0); err != nil {
-				return 0, err
-			}
-			o.memory[process] = mem
+		mem, err := o.memoryOf(l.Tid, do)
+		if err != nil {
+			return 0, err
 		}
 		if err := (&Proc{Pid: l.Tid}).Write(mem, append([]byte(path), 0)); err != nil {
 			return 0, err
@@ -298,23 +296,62 @@ func (o *Overlay) redirect(l *Access, path, target string, follow bool) error {
 		if err == nil && o.FakeHost != nil {
 			err = o.FakeHost.restat(l.Tid, r.Orig_rax, args)
 		}
-		if err != nil || !follow || o.followed[process][fd] {
+		if err != nil || !follow {
 			return fd, err
 		}
-		filter := append(append(numberFilter(), descriptorFilter(inputs, uint32(fd))...), descriptorFilter(shares, uint32(fd))...)
-		filter = append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
-		if err := (&Proc{Pid: l.Tid}).Write(mem, programAt(mem, filter)); err != nil {
-			return 0, err
-		}
-		if other, err := do(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, mem); err != nil || other != 0 {
-			return 0, fmt.Errorf("follow descriptor %d of the tool: thread %d: %v", fd, other, err)
-		}
-		if o.followed[process] == nil {
-			o.followed[process] = map[uint64]bool{}
-		}
-		o.followed[process][fd] = true
-		return fd, nil
+		return fd, o.follow(l.Tid, mem, fd, do, inputs, shares)
 	})
+}
+
+// farMemory is an address far from those that the kernel chooses: mappings that a process makes
+// later have the addresses that they would have without a tracer.
+const farMemory = 1 << 44
+
+// memoryOf returns memory of the process of a thread for the arguments of calls.
+func (o *Overlay) memoryOf(tid int, do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error) {
+	process := tgid(tid)
+	if mem := o.memory[process]; mem != 0 {
+		return mem, nil
+	}
+	const size, prot = 2 * unix.PathMax, unix.PROT_READ | unix.PROT_WRITE
+	mem, err := do(unix.SYS_MMAP, farMemory, size, prot, anonymous|unix.MAP_FIXED_NOREPLACE, ^uint64(0), 0)
+	if err != nil {
+		mem, err = do(unix.SYS_MMAP, 0, size, prot, anonymous, ^uint64(0), 0)
+	}
+	if err == nil {
+		o.memory[process] = mem
+	}
+	return mem, err
+}
+
+// followsClose marks a descriptor of FollowClose.
+const followsClose = 1 << 32
+
+// follow has the tracer see calls of a process with a descriptor.
+func (o *Overlay) follow(tid int, mem, fd uint64, do func(nr uint64, args ...uint64) (uint64, error), calls ...map[uint64]uint32) error {
+	process, key := tgid(tid), fd
+	if _, closes := calls[0][unix.SYS_CLOSE]; closes {
+		key |= followsClose
+	}
+	if o.followed[process][key] {
+		return nil
+	}
+	filter := numberFilter()
+	for _, c := range calls {
+		filter = append(filter, descriptorFilter(c, uint32(fd))...)
+	}
+	filter = append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
+	if err := (&Proc{Pid: tid}).Write(mem, programAt(mem, filter)); err != nil {
+		return err
+	}
+	if other, err := do(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, mem); err != nil || other != 0 {
+		return fmt.Errorf("follow descriptor %d of the tool: thread %d: %v", fd, other, err)
+	}
+	if o.followed[process] == nil {
+		o.followed[process] = map[uint64]bool{}
+	}
+	o.followed[process][key] = true
+	return nil
 }
 
 // Filters returns the number of filters that Follow has added to a process.

@@ -116,7 +116,7 @@ func (w *Watch) turnsOf(tid int) *turns {
 	process := tgid(tid)
 	t := w.turns[process]
 	if t == nil {
-		t = &turns{clock: w.Clock, pid: process, threads: map[int]*turn{process: {}}, free: process != tid}
+		t = &turns{clock: w.clockOf(tid), pid: process, threads: map[int]*turn{process: {}}, free: process != tid}
 		t.begin(process)
 		w.turns[process] = t
 	}

@@ -2,9 +2,11 @@ package tracer
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,17 +28,25 @@ type Watch struct {
 	// threads of a process run one at a time; nil leaves that to the kernel. It is set
 	// before Install.
 	Clock *Clock
+	// Alone is the process for which Random and Clock answer, or 0 for all. Its children, which run
+	// beside it in no fixed order, then have others. It is set before Install.
+	Alone int
 	// Facts has the Watch see calls that ask for facts, that change files by their names,
 	// and that make state which neither /proc nor ptrace(2) shows. It is set before Install.
 	Facts bool
 	// FakeHost answers in place of the kernel where a process asks for its surroundings;
 	// nil leaves that to the kernel. It is set before Install.
 	FakeHost *FakeHost
+	// Streams has fstat(2) of standard output and error return a random status in place of a fixed
+	// one. It needs Clock.
+	Streams bool
 	// Threads is set when a process has made a thread.
 	Threads bool
 
 	threads map[int]bool       // that are traced
 	turns   map[int]*turns     // by thread
+	random  *Entropy           // for processes other than Alone
+	clock   *Clock             // the same
 	output  map[[2]uint64]bool // device and inode of regular files that are standard output and error
 }
 
@@ -184,17 +194,17 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Access, error) {
 		}
 	case ev == unix.PTRACE_EVENT_EXEC:
 		if w.Random != nil {
-			if err := w.Random.Plant(&Proc{Pid: tid}); err != nil {
+			if err := w.randomOf(tid).Plant(&Proc{Pid: tid}); err != nil {
 				return nil, err
 			}
 		}
 		if w.Clock != nil {
 			w.forget(tid)
-			if err := w.Clock.plant(tid); err != nil {
+			if err := w.clockOf(tid).plant(tid); err != nil {
 				return nil, err
 			}
 		}
-	case ev == 0 && st.StopSignal() == unix.SIGSEGV && w.Clock != nil && w.Clock.cycles(tid):
+	case ev == 0 && st.StopSignal() == unix.SIGSEGV && w.Clock != nil && w.clockOf(tid).cycles(tid):
 	case ev == eventStop && st.StopSignal() != unix.SIGTRAP:
 		// A stop of the whole group, as by SIGTSTP: it stays stopped.
 		if err := ptrace(unix.PTRACE_LISTEN, tid, 0, nil); err != nil && !errors.Is(err, ErrGone) {
@@ -205,6 +215,31 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Access, error) {
 		sig = int(st.StopSignal())
 	}
 	return nil, w.resume(tid, sig, int(st)>>16 == eventStop)
+}
+
+// randomOf returns the source of random bytes of a thread.
+func (w *Watch) randomOf(tid int) *Entropy {
+	if w.Alone == 0 || tgid(tid) == w.Alone {
+		return w.Random
+	}
+	if w.random == nil {
+		var seed [32]byte
+		rand.Read(seed[:]) // never fails
+		w.random = NewEntropy(seed)
+	}
+	return w.random
+}
+
+// clockOf returns the clock of a thread.
+func (w *Watch) clockOf(tid int) *Clock {
+	if w.Alone == 0 || tgid(tid) == w.Alone {
+		return w.Clock
+	}
+	if w.clock == nil {
+		c := w.Clock
+		w.clock = &Clock{Realtime: c.Realtime, Monotonic: c.Monotonic, Boottime: c.Boottime, Cycles: c.Cycles}
+	}
+	return w.clock
 }
 
 // access describes the call at whose entry a thread is stopped. It returns nil if the call
@@ -225,18 +260,18 @@ func (w *Watch) look(tid int) (*Access, error) {
 				case w.Clock == nil:
 					return l, nil
 				}
-				return l, w.Clock.Answer(tid)
+				return l, w.clockOf(tid).Answer(tid)
 			}
 		}
 		switch {
 		case r.Orig_rax == unix.SYS_FSTAT:
 			return nil, w.evenStream(tid, args[1])
 		case r.Orig_rax == unix.SYS_GETRANDOM && w.Random != nil:
-			return nil, w.Random.Answer(tid)
+			return nil, w.randomOf(tid).Answer(tid)
 		case w.FakeHost != nil && slices.Contains(fakeHostCalls, r.Orig_rax):
 			return nil, w.FakeHost.answer(tid, &r)
 		case w.Clock != nil:
-			return nil, w.Clock.Answer(tid)
+			return nil, w.clockOf(tid).Answer(tid)
 		}
 		return nil, nil
 	}
@@ -261,7 +296,7 @@ func (w *Watch) look(tid int) (*Access, error) {
 		return nil, w.evenStream(tid, args[2])
 	}
 	if w.Random != nil && l.Op == AccessOpen && r.Orig_rax != unix.SYS_EXECVE && slices.Contains(randomDevices, filepath.Clean(path)) {
-		return nil, w.Random.open(tid, args[call.path])
+		return nil, w.randomOf(tid).open(tid, args[call.path])
 	}
 	l.Path = path
 	if w.Facts && l.Op == AccessOpen && isMounts(tid, path) {
@@ -326,7 +361,19 @@ func (w *Watch) evenStream(tid int, stat uint64) error {
 	if p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && !w.output[[2]uint64{st.Dev, st.Ino}] {
 		return nil
 	}
-	st.Ino, st.Atim, st.Mtim, st.Ctim = 1, unix.Timespec{}, unix.Timespec{}, unix.Timespec{}
+	if w.Streams {
+		kind, block := st.Mode&unix.S_IFMT, st.Blksize
+		rand.Read(b) // never fails
+		for i := range b {
+			b[i] |= 2 // neither 0 nor 1, which are frequent
+		}
+		st.Mode, st.Blksize = st.Mode&0o777|kind, block
+		if st.Size, st.Blocks = st.Size&math.MaxInt64, st.Blocks&math.MaxInt64; kind == unix.S_IFIFO {
+			st.Size, st.Blocks = 0, 0
+		}
+	} else {
+		st.Ino, st.Atim, st.Mtim, st.Ctim = 1, unix.Timespec{}, unix.Timespec{}, unix.Timespec{}
+	}
 	return p.Write(stat, b)
 }
 

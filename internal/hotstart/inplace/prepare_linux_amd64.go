@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/zeebo/blake3"
@@ -505,25 +506,28 @@ func (p *preparation) freeze() error {
 	if _, err := rand.Read(p.seed[:]); err != nil {
 		return err
 	}
-	a, err := p.load(0)
-	if err != nil {
+	both := [][]int{{0, 1}}
+	if atOnce(p.cold.memory) < 2 {
+		both = [][]int{{0}, {1}}
+	}
+	if err := p.load(both[0]...); err != nil {
 		return err
 	}
+	var err error
 	if p.pages, err = os.OpenFile(p.snap.PagePath(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return err
 	}
-	if p.images[0], err = p.image(a, p.pages); err != nil {
+	if p.images[0], err = p.image(p.trials[0], p.pages); err != nil {
 		return err
 	}
-	p.loaded()
-	b, err := p.load(1)
-	if err != nil {
+	for _, numbers := range both[1:] {
+		if err := p.load(numbers...); err != nil {
+			return err
+		}
+	}
+	if p.images[1], err = p.image(p.trials[1], nil); err != nil {
 		return err
 	}
-	if p.images[1], err = p.image(b, nil); err != nil {
-		return err
-	}
-	p.loaded()
 	for _, sig := range p.state.Ignored {
 		// A hot start inherits that a signal is ignored, as a plain one does.
 		if !slices.ContainsFunc(p.images[0].Actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
@@ -540,7 +544,11 @@ func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
 	if pages == nil {
 		like = &frozen.Like{Image: p.images[0], Pages: p.pages}
 	}
-	im, err := t.freeze(pages, like)
+	var im *frozen.Image
+	err := t.thread.do(func() (err error) {
+		im, err = t.freeze(pages, like)
+		return err
+	})
 	var refused *frozen.Refused
 	if errors.As(err, &refused) {
 		return nil, unfit("%s", refused.What)
@@ -548,8 +556,70 @@ func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
 	return im, err
 }
 
-// load makes a preparation: A (0), B (1), or a further one.
-func (p *preparation) load(number int) (*trial, error) {
+// load makes preparations, which load their data at the same time: A (0), B (1), or further ones.
+// They are in p.trials then.
+func (p *preparation) load(numbers ...int) error {
+	var all []*trial
+	for _, number := range numbers {
+		t, err := p.setUp(number)
+		if err != nil {
+			return err
+		}
+		if all = append(all, t); len(numbers) > 1 {
+			t.thread = newWorker()
+		}
+	}
+	run := func(ctx context.Context, t *trial) error {
+		return t.thread.do(func() error { return t.run(ctx, t.begin) })
+	}
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, t := range all[1:] {
+		t.began = nil
+		running.Go(func() {
+			if errs[i+1] = run(ctx, t); errs[i+1] != nil {
+				cancel()
+			}
+		})
+	}
+	if errs[0] = run(ctx, all[0]); errs[0] != nil {
+		cancel()
+	}
+	running.Wait()
+	// The others were cancelled.
+	slices.SortStableFunc(errs, func(a, b error) int { return cmp.Compare(cancelled(a), cancelled(b)) })
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	for _, t := range all {
+		p.loaded()
+		switch {
+		case t.held == nil:
+			return unfit("it ends before it reaches its input (%s), with another name for its input", ending(t.exit))
+		case t.heads && t.head == nil:
+			return unfit("it does not load its data after it has made its last child")
+		case t.changed && len(t.variable) > 0:
+			p.copies = true
+			return unfit("its first program executes another one, whose environment has late variables")
+		}
+	}
+	return nil
+}
+
+// cancelled returns 1 if an error comes from a context that was cancelled, and 0 otherwise.
+func cancelled(err error) int {
+	if errors.Is(err, context.Canceled) {
+		return 1
+	}
+	return 0
+}
+
+// setUp describes a preparation, and makes its files.
+func (p *preparation) setUp(number int) (*trial, error) {
 	t, err := p.trial(loadName(number), 1-number%2)
 	if err != nil {
 		return nil, err
@@ -619,18 +689,6 @@ func (p *preparation) load(number int) (*trial, error) {
 			return nil, err
 		}
 	}
-	if err := t.run(p.ctx, t.begin); err != nil {
-		return nil, err
-	}
-	switch {
-	case t.held == nil:
-		return nil, unfit("it ends before it reaches its input (%s), with another name for its input", ending(t.exit))
-	case t.heads && t.head == nil:
-		return nil, unfit("it does not load its data after it has made its last child")
-	case t.changed && len(t.variable) > 0:
-		p.copies = true
-		return nil, unfit("its first program executes another one, whose environment has late variables")
-	}
 	return t, nil
 }
 
@@ -684,25 +742,28 @@ func (p *preparation) confirm(c *frozen.Comparison) error {
 	}
 	p.snap.plan.Offsets = c.Offsets
 	started := time.Now()
-	for n := range most {
-		if n >= fewest && time.Since(started) > cmp.Or(p.opt.Enough, enough) {
-			break
+	p.trials[1].end()
+	for n := 0; n < most && (n < fewest || time.Since(started) <= cmp.Or(p.opt.Enough, enough)); {
+		var numbers []int
+		for range atOnce(p.cold.memory) {
+			numbers = append(numbers, 2+n)
+			n++
 		}
-		if err := p.further(2 + n); err != nil {
+		if err := p.load(numbers...); err != nil {
 			return err
 		}
-		p.loaded()
+		for _, t := range p.trials[len(p.trials)-len(numbers):] {
+			if err := p.further(t); err != nil {
+				return err
+			}
+			t.end()
+		}
 	}
 	return nil
 }
 
-// further makes a further preparation and compares it with a start from A.
-func (p *preparation) further(number int) error {
-	t, err := p.load(number)
-	if err != nil {
-		return err
-	}
-	defer t.end()
+// further compares a further preparation with a start from A.
+func (p *preparation) further(t *trial) error {
 	late := p.late(t)
 	if len(t.held.Threads) != len(p.images[0].Threads) {
 		return unfit("the number of its threads differs from run to run")

@@ -64,6 +64,7 @@ type trial struct {
 
 	looks    []hotstart.Access
 	came     map[int]time.Duration // index of a look into an input -> when it came
+	memory   int64                 // that it had in use at the last of them, bytes
 	queued   map[int]time.Duration // the same -> the time until then for which the tool waited for a processor
 	began    func(pid int)         // is called when the tool has begun; nil: none
 	started  time.Time             // of the execution, with its first instruction or the start from a snapshot
@@ -90,6 +91,7 @@ type trial struct {
 	parked   chan struct{}   // closed when children may no longer be stopped; nil: none is
 	waits    atomic.Bool     // the tool waited for such a child
 
+	thread  *worker // that traces the trial; nil: the thread of Prepare
 	held    *tracer.Proc
 	results string // directory with the outputs of a trial that has ended
 
@@ -593,6 +595,7 @@ func (t *trial) note(k hotstart.Access) {
 	}
 	if k.Input {
 		t.came[len(t.looks)], t.queued[len(t.looks)] = time.Since(t.started), proc.Queued(t.pid)
+		t.memory = resident(t.pid)
 	}
 	if hotstart.OpensData(k) {
 		t.loaded++
@@ -925,8 +928,10 @@ func (t *trial) kill() {
 // end kills the tool, and closes its streams.
 func (t *trial) end() {
 	if t.overlay != nil {
-		t.kill()
+		_ = t.thread.do(func() error { t.kill(); return nil })
 	}
+	t.thread.end()
+	t.thread = nil
 	if t.streams != nil {
 		t.streams.end()
 		t.streams = nil

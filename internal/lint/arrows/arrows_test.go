@@ -329,7 +329,7 @@ var layers = map[string]layer{
 		modules: []string{"github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/inplace": {
-		imports: []string{"kit/beneath", "hotstart", "hotstart/procstate", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "kit/owner"},
+		imports: []string{"kit/beneath", "hotstart", "hotstart/procstate", "hotstart/tracer", "hotstart/frozen", "hotstart/late", "hotstart/placeholder", "kit/owner", "kit/spare"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3"},
 	},
 	"hotstart/late": {

@@ -376,6 +376,10 @@ func (t *trial) beginHead(ctx context.Context, s *Snapshot, noise []frozen.Patch
 	if err != nil {
 		return nil, err
 	}
+	if err := st.openPages(); err != nil {
+		return nil, err
+	}
+	defer st.pages.Close()
 	st.env = t.environment()
 	p, _, err := st.spawn(t.state, &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL})
 	t.streams.given()
@@ -402,7 +406,11 @@ func (t *trial) beginHead(ctx context.Context, s *Snapshot, noise []frozen.Patch
 	if err := st.make(); err != nil {
 		return t.held, err
 	}
-	if err := st.takeOver(t.held, im, t.head.Head); err != nil {
+	pages, err := st.openIn(t.held)
+	if err != nil {
+		return t.held, err
+	}
+	if err := st.takeOver(t.held, pages, im, t.head.Head); err != nil {
 		return t.held, err
 	}
 	t.overlay.Forget(t.pid)
@@ -452,35 +460,40 @@ func (s *start) spawn(state procstate.Inherited, attr *syscall.SysProcAttr) (*tr
 	return p, own, setActions(p, state)
 }
 
-// takeOver turns the tool, which is held at the end of its head, into the frozen process, with all
-// that the tool had written while it loaded its data. It returns a guard for it.
-func (s *start) takeOver(p *tracer.Proc, im *frozen.Image, live *frozen.Head) error {
-	path := s.snap.PagePath()
-	pages, err := os.Open(path)
-	if err != nil {
+// openPages opens the page file, and makes the guard of the tool.
+func (s *start) openPages() (err error) {
+	if s.pages, err = os.Open(s.snap.PagePath()); err != nil {
 		return err
 	}
-	defer pages.Close()
-	if s.guard, err = tracer.NewGuard(pages); err != nil {
-		return err
+	if s.guard, err = tracer.NewGuard(s.pages); err == nil {
+		s.single, _, err = hotstart.ReadAhead(s.pages)
 	}
-	single, _, err := hotstart.ReadAhead(pages)
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// openIn opens the page file in a held tool, and returns its descriptor. The store may be gone.
+func (s *start) openIn(p *tracer.Proc) (fd uint64, err error) {
 	mem, err := p.Alloc(unix.PathMax)
 	if err != nil {
-		return err
-	}
-	if err := p.Write(mem, append([]byte(path), 0)); err != nil {
-		return err
+		return 0, err
 	}
 	const cwd = uint64(0xffffffff & unix.AT_FDCWD)
-	fd, err := p.Syscall(unix.SYS_OPENAT, cwd, mem, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
+	for _, path := range []string{fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.pages.Fd()), s.snap.PagePath()} {
+		if err := p.Write(mem, append([]byte(path), 0)); err != nil {
+			return 0, err
+		}
+		if fd, err = p.Syscall(unix.SYS_OPENAT, cwd, mem, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			break
+		}
 	}
-	opt := frozen.Options{Dir: s.dir, Random: single, Filter: s.filter, Inherited: s.inherited, Pages: int(fd)}
+	return fd, errors.Join(err, p.Free(mem, unix.PathMax))
+}
+
+// takeOver turns the tool, which is held at the end of its head, into the frozen process, with all
+// that the tool had written while it loaded its data. pages is the descriptor of the page file in
+// the tool. After an error the caller must kill p.
+func (s *start) takeOver(p *tracer.Proc, pages uint64, im *frozen.Image, live *frozen.Head) error {
+	opt := frozen.Options{Dir: s.dir, Random: s.single, Filter: s.filter, Inherited: s.inherited, Pages: int(pages)}
 	if err := im.TakeOver(p, live, opt); err != nil {
 		return err
 	}
@@ -548,6 +561,10 @@ func (s *start) runHead(state procstate.Inherited, c *Call, signals *signals) (h
 	if err != nil {
 		return lost, err
 	}
+	if err := s.openPages(); err != nil {
+		return lost, err
+	}
+	defer s.pages.Close()
 	s.env = padded(s.env, s.snap.plan.Variables)
 	p, own, err := s.spawn(state, &s.attr)
 	if err == nil {
@@ -581,25 +598,34 @@ func padded(env []string, variables []variable) []string {
 // headRun handles the stops of a tool that executes its head, and then goes on from a snapshot.
 type headRun struct {
 	tracer.Head
-	s    *start
-	im   *frozen.Image
-	left bool // the tool goes on plainly
+	s     *start
+	im    *frozen.Image
+	phase headPhase
 }
+
+// headPhase is how far a tool has come.
+type headPhase int
+
+const (
+	inHead headPhase = iota
+	taken            // it goes on from the snapshot
+	plain            // it goes on plainly
+)
 
 // Handle handles a stop.
 func (r *headRun) Handle(tid int, st unix.WaitStatus) error {
 	switch {
-	case r.left:
+	case r.phase == plain:
 		return nil
-	case r.s.guard == nil && !st.Stopped():
-		r.s.snap.Plain = "the tool ended before it had loaded its data"
-		return nil
-	case r.s.guard != nil:
+	case r.phase == taken:
 		return r.s.guard.Handle(tid, st)
+	case !st.Stopped():
+		r.plainly("the tool ended before it had loaded its data")
+		return nil
 	}
 	reached, left, err := r.Head.Handle(st)
 	if left {
-		r.left, r.s.snap.Plain = true, "the tool executes another program"
+		r.plainly("the tool executes another program")
 	}
 	if !reached || err != nil {
 		return err
@@ -614,25 +640,32 @@ func (r *headRun) Handle(tid int, st unix.WaitStatus) error {
 			reason = r.s.appends(live)
 		}
 	}
-	if reason == "" {
-		if err := r.s.make(); err != nil {
-			r.s.undo()
-			reason = err.Error()
-		}
-	}
 	if reason != "" {
-		r.left, r.s.snap.Plain = true, reason
+		r.plainly(reason)
 		return r.Leave(0)
 	}
 	p, err := r.Hold()
 	if err != nil {
 		return err
 	}
-	if err := r.s.takeOver(p, r.im, live); err != nil {
+	var pages uint64
+	if err = r.s.make(); err == nil {
+		pages, err = r.s.openIn(p)
+	}
+	if err != nil {
+		r.s.undo()
+		r.plainly(err.Error())
+		return p.Release()
+	}
+	r.phase = taken
+	if err := r.s.takeOver(p, pages, r.im, live); err != nil {
 		return err
 	}
 	return r.s.guard.Release(p)
 }
+
+// plainly notes that the tool goes on plainly, for a reason.
+func (r *headRun) plainly(reason string) { r.phase, r.s.snap.Plain = plain, reason }
 
 // appends returns the reason why the bytes of the plan cannot be added to the open files of a
 // process, or "".

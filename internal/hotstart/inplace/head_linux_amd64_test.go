@@ -103,6 +103,20 @@ func TestHeadsPlain(t *testing.T) {
 	}
 }
 
+// TestHeadsWithoutStore removes the store while the tool executes its head.
+func TestHeadsWithoutStore(t *testing.T) {
+	program, p := header(t), newPlace(t)
+	p.mustPrepare(heads(program, "slow", "SRR5204809"))
+	v := heads(program, "slow", "SRR5204810")
+	v.front = func(*exec.Cmd) {
+		time.AfterFunc(300*time.Millisecond, func() { os.RemoveAll(p.store) })
+	}
+	p.wantHot(v)
+	if _, err := os.Stat(p.store); err == nil {
+		t.Error("the store is still there")
+	}
+}
+
 // TestHeadsRefused uses tools whose load depends on their children or their input, or that change
 // their children or their files while they load.
 func TestHeadsRefused(t *testing.T) {

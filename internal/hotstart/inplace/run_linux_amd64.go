@@ -36,13 +36,15 @@ type start struct {
 	here      func(fileName) string // the path of a file
 	attr      syscall.SysProcAttr
 
-	p     *tracer.Proc
-	guard *tracer.Guard
-	read  func()        // reads the page file ahead; nil: it is in memory
-	made  []string      // files that were made
-	pipes []frozen.File // inputs that are pipes: see openPipes
-	acts  []frozen.Action
-	texts []string // late words as the plan counts them
+	p      *tracer.Proc
+	guard  *tracer.Guard
+	pages  *os.File      // where the tool executes its head first
+	single bool          // the tool reads single pages of it
+	read   func()        // reads the page file ahead; nil: it is in memory
+	made   []string      // files that were made
+	pipes  []frozen.File // inputs that are pipes: see openPipes
+	acts   []frozen.Action
+	texts  []string // late words as the plan counts them
 }
 
 // late returns the late words as the plan counts them.

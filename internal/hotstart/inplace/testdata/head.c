@@ -8,6 +8,7 @@
  * all the time. WAY is one more thing that it does:
  *
  *   plain    nothing
+ *   slow     sleeps for half a second before it loads
  *   over     overwrites the text of ls with a constant while it loads
  *   copy     copies the text of ls while it loads
  *   pid      keeps a number from the process id of the shell while it loads
@@ -94,6 +95,7 @@ int main(int argc, char **argv)
 	stat(input, &st);
 	struct itimerval timer = {.it_value = {.tv_sec = 1000}}, none = {0};
 	stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack}, nowhere = {.ss_flags = SS_DISABLE};
+	if (IS("slow")) usleep(500000);
 	if (IS("action")) signal(SIGUSR1, note);
 	if (IS("timer")) setitimer(ITIMER_REAL, &timer, NULL);
 	if (IS("stack")) sigaltstack(&alternate, NULL);

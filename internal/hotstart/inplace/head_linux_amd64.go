@@ -460,13 +460,20 @@ func (s *start) spawn(state procstate.Inherited, attr *syscall.SysProcAttr) (*tr
 	return p, own, setActions(p, state)
 }
 
-// openPages opens the page file, and makes the guard of the tool.
+// openPages opens the page file, and makes the guard of the tool. s.read closes another file.
 func (s *start) openPages() (err error) {
 	if s.pages, err = os.Open(s.snap.PagePath()); err != nil {
 		return err
 	}
-	if s.guard, err = tracer.NewGuard(s.pages); err == nil {
-		s.single, _, err = hotstart.ReadAhead(s.pages)
+	if s.guard, err = tracer.NewGuard(s.pages); err != nil {
+		return err
+	}
+	ahead, err := os.Open(s.snap.PagePath())
+	if err != nil {
+		return err
+	}
+	if s.single, s.read, err = hotstart.ReadAhead(ahead); s.read == nil {
+		ahead.Close()
 	}
 	return err
 }
@@ -577,6 +584,9 @@ func (s *start) runHead(state procstate.Inherited, c *Call, signals *signals) (h
 	if err != nil {
 		s.abandon(p)
 		return lost, err
+	}
+	if s.read != nil {
+		go s.read()
 	}
 	signals.to(p.Pid)
 	return wait(p.Pid, signals, r)

@@ -569,6 +569,7 @@ func (p *preparation) load(numbers ...int) error {
 			t.thread = newWorker()
 		}
 	}
+	time.Sleep(apart) // their inputs change once more when they run
 	run := func(ctx context.Context, t *trial) error {
 		return t.thread.do(func() error { return t.run(ctx, t.begin) })
 	}
@@ -696,9 +697,10 @@ func (p *preparation) setUp(number int) (*trial, error) {
 // with those of preparation B, each letter has another value in one of the preparations.
 var headModes = map[int]fs.FileMode{2: 0o777, 3: 0o400}
 
-// apart is the time between two changes of inputs of a trial. A tool may keep a part of the time
-// of a change alone, which must not be the same for two inputs.
-const apart = 5 * time.Millisecond
+// apart is the time between two changes of inputs of trials that may run at the same time, and more
+// than the steps of the kernel's times. A tool may keep a part of the time of a change alone, which
+// must not be the same for two inputs.
+const apart = 12 * time.Millisecond
 
 // late returns the late words of a preparation, as the plan counts them.
 func (p *preparation) late(t *trial) []string {

@@ -75,18 +75,18 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	p.snap = &Snapshot{Snapshot: *base, Exe: c.Exe}
 	p.snap.Name, p.snap.Argv = filepath.Base(c.Exe), c.Argv
 	err = p.prepare()
-	if p.copies && errors.As(err, new(*Unfit)) {
-		p.log("the tool may have copied its environment")
-		if err = p.restart(true, false); err == nil {
-			err = p.prepare()
+	for _, next := range []struct{ exact, closes bool }{{false, true}, {true, false}, {true, true}} {
+		if !errors.As(err, new(*Unfit)) || next.closes && !p.differs || next.exact && !p.copies {
+			continue
 		}
-	}
-	for _, exact := range []bool{false, true} {
-		if p.differs && errors.As(err, new(*Unfit)) && (!exact || p.copies) {
+		if next.exact {
+			p.log("the tool may have copied its environment")
+		}
+		if next.closes {
 			p.log("the tool works with its late words after it has loaded its data")
-			if err = p.restart(exact, true); err == nil {
-				err = p.prepare()
-			}
+		}
+		if err = p.restart(next.exact, next.closes); err == nil {
+			err = p.prepare()
 		}
 	}
 	var refused *Unfit

@@ -70,7 +70,7 @@ const (
 	RuleProcessor = "processor that the dynamic linker ran on"
 	RuleWord      = "late word"
 	RuleVectors   = "vector registers during a function of the C library"
-	RuleHead      = "what it had before it loaded its data"
+	RuleHead      = "memory from before the load"
 )
 
 // Difference is a run of bytes that differ.

@@ -398,6 +398,16 @@ func (c *comparer) confirm(v *VMA, at int64, a, b []byte) {
 	if c.heads[0] == nil || c.heads[1] == nil {
 		return
 	}
+	// A start can have another byte also where these two have the same, as within a path.
+	for _, r := range c.heads[0].Free {
+		for addr := max(r.Start, begin); addr < min(r.End, begin+uint64(len(a))); addr++ {
+			ha, inA := c.heads[0].byteAt(addr)
+			hb, inB := c.heads[1].byteAt(addr)
+			if inA && inB && a[addr-begin] == ha && b[addr-begin] == hb {
+				c.out.Kept = addByte(c.out.Kept, addr)
+			}
+		}
+	}
 	for page := 0; page < len(a); page += pageSize {
 		if bytes.Equal(a[page:page+pageSize], b[page:page+pageSize]) {
 			continue
@@ -425,12 +435,6 @@ func (c *comparer) kept(v *VMA, at int64, a, b []byte, off int) bool {
 	for k := range 8 {
 		if x, y := a[off+k], b[off+k]; x != y && (x != ha[k] || y != hb[k]) {
 			return false
-		}
-	}
-	for k := range 8 {
-		// The numbers of two processes can have equal bytes.
-		if a[off+k] == ha[k] && b[off+k] == hb[k] && within(c.heads[0].Free, addr+uint64(k)) {
-			c.out.Kept = addByte(c.out.Kept, addr+uint64(k))
 		}
 	}
 	c.explain(RuleHead, v, at, a, b, off)

@@ -46,7 +46,7 @@ func (c *comparer) hold(begin uint64, a, b []byte) {
 	}
 }
 
-// writes reports whether a start writes into a part of a VMA, or keeps it.
+// writes reports whether a start writes into a part of a VMA, or keeps bytes of it.
 func (c *comparer) writes(v *VMA, e Extent) bool {
 	begin := v.Start + uint64(e.Offset)
 	if slices.ContainsFunc(c.known, func(d DatePlace) bool {
@@ -54,7 +54,7 @@ func (c *comparer) writes(v *VMA, e Extent) bool {
 	}) {
 		return true
 	}
-	if slices.ContainsFunc(c.keeps, func(r Range) bool { return r.Start < begin+uint64(e.Size) && r.End > begin }) {
+	if h := c.heads[0]; h != nil && slices.ContainsFunc(h.Free, func(r Range) bool { return r.Start < begin+uint64(e.Size) && r.End > begin }) {
 		return true
 	}
 	return slices.ContainsFunc(c.written.Places, func(p WordPlace) bool {
